@@ -1,0 +1,1 @@
+"""Load-tests LLM servers the way coding agents use them."""
