@@ -1,0 +1,43 @@
+# Every target installs what it needs first; `make demo` and `make test` need only Python 3.11+, make and git.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help install dev demo test check e2e bench fmt clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/.runtime: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . -c constraints.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+install: $(VENV)/.runtime ## install what running needs
+
+dev: $(VENV)/.dev ## install what developing needs
+
+demo: install ## the 2 x 2 experiment on the embedded vLLM simulator: a table and a report in about four minutes
+	@$(BIN)/agentload experiment experiments/chunked-prefill-x-prefix-cache.yaml
+
+test: dev ## the whole test suite
+	$(BIN)/python -m pytest
+
+check: dev ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fmt: dev ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+e2e: dev ## only the end-to-end tests
+	$(BIN)/python -m pytest tests/e2e
+
+clean: ## remove the environments and caches, never the runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Experiments: arms of one scenario, run in interleaved order against servers this package starts."""
