@@ -80,7 +80,7 @@ def test_only_the_clock_reads_the_time() -> None:
     assert [read for path in sources for read in clock_reads(path)] == []
 
 
-def test_the_clock_rule_sees_a_read(tmp_path: Path) -> None:
+def test_the_clock_rule_sees_a_read() -> None:
     assert len(clock_reads(ROOT / "src/agentload/clock.py")) >= 4
 
 

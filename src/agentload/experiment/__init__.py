@@ -1,1 +1,1 @@
-"""Experiments: arms of one scenario, run in interleaved order against servers this package starts."""
+"""Experiments: the arms of one scenario, each cell against a server started for it."""

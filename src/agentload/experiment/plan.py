@@ -105,9 +105,7 @@ def cells(experiment: Experiment) -> tuple[Cell, ...]:
 def flags_of(experiment: Experiment, arm: Arm) -> dict[str, Flag]:
     """The server flags of an arm, with the token budget that chunked prefill off needs."""
     flags = {**experiment.target.flags, **arm.flags}
-    budget = token_budget(
-        flags.get(CHUNKED, True), flags.get(BUDGET), flags.get(MODEL_LEN)
-    ).written
+    budget = token_budget(flags.get(CHUNKED, True), flags.get(BUDGET), flags.get(MODEL_LEN)).written
     return flags if budget is None else {**flags, BUDGET: budget}
 
 

@@ -34,7 +34,8 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=None if env is None else {**os.environ, **env},
                 start_new_session=True,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                # one system call through a library loaded before the fork: no lock is taken
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
             )
 
     @property

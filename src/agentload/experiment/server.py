@@ -152,9 +152,10 @@ def _cache_config(url: str) -> dict[str, object]:
 
 def _json_or_none(url: str) -> object | None:
     try:
-        return json.loads(_get(url))
+        page: object = json.loads(_get(url))
     except (OSError, ValueError):
         return None
+    return page
 
 
 def _get(url: str) -> bytes:
