@@ -113,3 +113,10 @@ def test_a_cell_is_named_after_its_arm() -> None:
     plan = experiment()
     assert all(cell.arm.name in cell.run_id for cell in cells(plan))
     assert isinstance(plan.arms[0], Arm)
+
+
+def test_a_key_among_the_flags_is_refused_without_being_shown(folder: Path) -> None:
+    plan = experiment(target={"kind": "embedded", "flags": {"api-key": "sk-canary"}})
+    (fault,) = faults(plan, folder)
+    assert "target.flags.api-key" in fault
+    assert "canary" not in fault

@@ -15,6 +15,7 @@ Flag = bool | int | float | str
 CHUNKED = "enable-chunked-prefill"
 BUDGET = "max-num-batched-tokens"
 MODEL_LEN = "max-model-len"
+SECRET_FLAGS = {"api-key", "hf-token"}
 
 
 class Strict(BaseModel):
@@ -137,6 +138,7 @@ def faults(experiment: Experiment, folder: Path) -> list[str]:
         *_scenario_faults(experiment, folder),
         *_name_faults(experiment),
         *_url_faults(experiment),
+        *_secret_faults(experiment),
         *_budget_faults(experiment),
         *_difference_faults(experiment),
     ]
@@ -157,6 +159,19 @@ def _url_faults(experiment: Experiment) -> list[str]:
     wrong = [arm.name for arm in experiment.arms if (arm.base_url is not None) != is_url]
     need = "needs a base_url" if is_url else "has a base_url, which only target kind 'url' takes"
     return [f"arms.{name}: {need}" for name in wrong]
+
+
+def _secret_faults(experiment: Experiment) -> list[str]:
+    """Flags are recorded and stand in the process list, so no key may be among them."""
+    places = [("target", experiment.target.flags)]
+    places += [(f"arms.{arm.name}", arm.flags) for arm in experiment.arms]
+    return [
+        f"{place}.flags.{name}: a key does not belong into a file or a command line; set"
+        " VLLM_API_KEY for the server and OPENAI_API_KEY for the load in the environment"
+        for place, flags in places
+        for name in flags
+        if name.strip("-").replace("_", "-") in SECRET_FLAGS
+    ]
 
 
 def _budget_faults(experiment: Experiment) -> list[str]:
