@@ -79,7 +79,7 @@ def _run_cell(
         code = _wait(load, cell, folder, progress, around)
     finally:
         served.end()
-    state.exit_code(cell, code, load)
+    state.ended(cell, code, None if code == 0 else load.last_lines())
     return "complete" if code == 0 else "failed"
 
 
