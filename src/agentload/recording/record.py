@@ -75,7 +75,9 @@ class TurnRecord:
     http_status: int | None
     retry_after_s: float | None
     attempt: int  # 1 for the first try of a turn
-    flags: str | None  # space-separated: multi_token_chunks buffered_stream usage_missing clock_step
+    flags: (
+        str | None
+    )  # space-separated: multi_token_chunks buffered_stream usage_missing clock_step
     error_text: str | None  # shortened; no ids, no secrets
 
 

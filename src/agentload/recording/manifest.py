@@ -1,0 +1,134 @@
+"""The manifest of a run folder: what was run, on what, with what outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from agentload.recording.record import MANIFEST_JSON, SCHEMA_VERSION, RunState, Verdict
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LIBRARIES = ("agentload", "locust", "gevent", "openai", "httpx2", "pyzmq", "prometheus-client")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The load generator's verdict on its own run, with one reason for each fault found."""
+
+    level: Verdict
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the turns.
+
+    planned = turns that were due; sent = attempts handed to the client; recorded = rows that
+    reached `turns.csv`; dropped = due but never sent; lost = sent but not recorded.
+    """
+
+    planned: int = 0
+    sent: int = 0
+    recorded: int = 0
+    dropped: int = 0
+    lost: int = 0
+
+
+@dataclass(slots=True)
+class WorkerEntry:
+    """One load-generating process. The offset leads from its monotonic clock to the run's clock."""
+
+    worker_id: str
+    host: str
+    clock_offset_s: float | None = None
+    clock_offset_error_s: float | None = None
+    joined_s: float | None = None
+    lost_at_s: float | None = None  # empty when it delivered all it recorded
+    rows_undelivered: int | None = None  # known to exist, never received
+    health: dict[str, float | int | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Manifest:
+    """Everything in `manifest.json`. Times are seconds on the run's clock unless named wall."""
+
+    run_id: str
+    scenario: dict[str, Any]
+    arm: dict[str, Any]  # name, settings as found on the server
+    target: dict[str, Any]
+    stages: list[dict[str, Any]]
+    wall_start_unix_s: float
+    settings_sources: dict[str, str]
+    chars_per_token: float | None
+    planned_s: float | None = None  # None = until stopped
+    ended_s: float | None = None
+    ended_by: str | None = None
+    measured_from_s: float | None = None
+    measured_to_s: float | None = None
+    users: int | None = None
+    workers: list[WorkerEntry] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    verdict: Judgement | None = None
+    state: RunState = "running"
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)  # alive on this host = state `running` is true
+    libraries: dict[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace `manifest.json` in one step: a reader sees the old one or the new one, never half."""
+    temporary = folder / (MANIFEST_JSON + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(manifest.as_json())
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / MANIFEST_JSON)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that decide what is measured; one that is missing is left out."""
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def new_run_id(wall_s: float, name: str) -> str:
+    """UTC time, four random hex digits, then the name with all but letters and digits as dashes."""
+    stamp = datetime.fromtimestamp(wall_s, UTC).strftime("%Y%m%dT%H%M%SZ")
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:48]
+    return "-".join(part for part in (stamp, secrets.token_hex(2), slug) if part)
+
+
+def checked_run_id(text: str) -> str:
+    """The id as given, or ValueError: it becomes the name of a folder."""
+    if not _RUN_ID.fullmatch(text):
+        raise ValueError(
+            f"run id {text!r}: letters, digits, '.', '_' and '-' are allowed, "
+            "at most 100, the first a letter or a digit"
+        )
+    return text

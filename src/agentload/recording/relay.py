@@ -1,0 +1,214 @@
+"""The way of rows from a worker to the master: numbered by byte, acknowledged, never twice.
+
+A worker appends its rows to files of its own (its shard). The shard is the spool: the sender reads
+from it what the master has not acknowledged, so a cut of any length costs disk and no memory, and
+what a killed worker had not delivered is still on its disk. The place of a part in its file numbers
+it: the master takes a part only where the one before ended.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentload.recording.csvfile import header_line
+from agentload.recording.record import FILE_OF
+from agentload.recording.recorder import SHARD_ROWS, Recorder, complete_rows
+
+BATCH_BYTES = 4_000_000  # of each file; bounds what a backlog puts into one message
+RESEND_AFTER_NS = 5_000_000_000
+
+SHARD_FILES = tuple(FILE_OF[t] for t in SHARD_ROWS)
+HEADER_BYTES = {FILE_OF[t]: len(header_line(t)) for t in SHARD_ROWS}
+COLUMNS_CRC = zlib.crc32(b"".join(header_line(t) for t in SHARD_ROWS))
+
+
+@dataclass(slots=True)
+class ShardSender:
+    """The worker's side. One batch is on its way at a time; the next waits for its answer."""
+
+    folder: Path
+    run_id: str
+    worker_id: str
+    acked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHARD_FILES, 0))
+    refused: str | None = None
+    _seq: int = 0
+    _answered_seq: int = 0
+    _sent_ns: int = 0
+
+    def batch(self, now_ns: int, status: dict[str, Any]) -> dict[str, Any] | None:
+        """The next message; None while an earlier one may still be answered.
+
+        `status` goes along in every message, also in one without rows: it is the sign of life.
+        """
+        if self._seq > self._answered_seq and now_ns - self._sent_ns < RESEND_AFTER_NS:
+            return None
+        self._seq += 1
+        self._sent_ns = now_ns
+        return {
+            "run_id": self.run_id,
+            "worker_id": self.worker_id,
+            "seq": self._seq,
+            "columns": COLUMNS_CRC,
+            "parts": [part for name in SHARD_FILES if (part := self._part(name))],
+            "status": {**status, "sizes": self.sizes()},
+        }
+
+    def _part(self, name: str) -> tuple[str, int, bytes] | None:
+        lines = _lines_from(self.folder / name, HEADER_BYTES[name] + self.acked[name])
+        return (name, self.acked[name], lines) if lines else None
+
+    def answered(self, answer: dict[str, Any]) -> bool:
+        """Take the master's answer; True when rows are left that can be sent at once."""
+        if answer.get("run_id") != self.run_id:
+            return False
+        self._answered_seq = max(self._answered_seq, min(int(answer["seq"]), self._seq))
+        self.refused = answer.get("refused")
+        for name, offset in answer.get("offsets", {}).items():
+            if name in self.acked:
+                self.acked[name] = int(offset)
+        return self.refused is None and self._answered_seq == self._seq and not self.delivered
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of rows in each file of the shard."""
+        return {
+            name: max(0, (self.folder / name).stat().st_size - HEADER_BYTES[name])
+            for name in SHARD_FILES
+        }
+
+    @property
+    def delivered(self) -> bool:
+        return self.sizes() == self.acked
+
+    def undelivered_rows(self) -> int:
+        return sum(
+            complete_rows(self.folder / name, HEADER_BYTES[name] + self.acked[name])[1]
+            for name in SHARD_FILES
+        )
+
+
+def _lines_from(path: Path, offset: int) -> bytes:
+    """Whole lines from an offset on, about `BATCH_BYTES` of them, at least one if there is one."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        data = file.read(BATCH_BYTES)
+        end = data.rfind(b"\n") + 1
+        return data[:end] if end or len(data) < BATCH_BYTES else data + file.readline()
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What the master has of one worker: bytes and rows of each file, its last status."""
+
+    offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHARD_FILES, 0))
+    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHARD_FILES, 0))
+    status: dict[str, Any] = field(default_factory=dict)
+    heard_ns: int = 0
+    refused: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """The worker said it is done, and all it had then is here."""
+        return bool(self.status.get("final")) and self.status.get("sizes") == self.offsets
+
+
+class ShardReceiver:
+    """The master's side: appends what is new to the run folder and answers where it stands.
+
+    The port is open to whoever reaches it, so a message of another shape is refused, never raised.
+    """
+
+    def __init__(self, recorder: Recorder, run_id: str) -> None:
+        self._recorder = recorder
+        self._run_id = run_id
+        self.deliveries: dict[str, Delivery] = {}
+
+    def receive(self, message: Any, now_ns: int) -> dict[str, Any]:
+        """Take one batch; the answer goes back to the worker that sent it."""
+        fault = self._fault(message)
+        if fault is not None:
+            return {"run_id": _get(message, "run_id"), "seq": _seq(message), "refused": fault}
+        delivery = self.deliveries.setdefault(message["worker_id"], Delivery())
+        if message["columns"] != COLUMNS_CRC:
+            delivery.refused = "its columns differ: worker and master run different versions"
+        else:
+            for name, offset, lines in message["parts"]:
+                self._take(delivery, name, offset, lines)
+        delivery.status, delivery.heard_ns = message["status"], now_ns
+        return {
+            "run_id": self._run_id,
+            "seq": message["seq"],
+            "offsets": dict(delivery.offsets),
+            "refused": delivery.refused,
+        }
+
+    def take_shard(self, worker_id: str, folder: Path) -> int:
+        """Rows of a worker's shard on this machine that were never delivered, taken from its files.
+
+        Returns how many; 0 where there is no such folder.
+        """
+        delivery = self.deliveries.setdefault(worker_id, Delivery())
+        taken = 0
+        for name in SHARD_FILES:
+            offset = delivery.offsets[name]
+            try:
+                lines, rows = complete_rows(folder / name, HEADER_BYTES[name] + offset)
+            except OSError:
+                continue
+            if rows and self._take(delivery, name, offset, lines):
+                taken += rows
+        return taken
+
+    def _take(self, delivery: Delivery, name: str, offset: int, lines: bytes) -> bool:
+        """Append the part of `lines` that is new; nothing when rows before it are missing."""
+        have = delivery.offsets[name]
+        if offset > have:
+            return False
+        new = lines[have - offset :]
+        rows = new.count(b"\n")
+        if not rows or not self._recorder.append(name, new, rows):
+            return False
+        delivery.offsets[name] += len(new)
+        delivery.rows[name] += rows
+        return True
+
+    def _fault(self, message: Any) -> str | None:
+        if not isinstance(message, dict):
+            return "not a batch"
+        if message.get("run_id") != self._run_id:
+            return "not the run that is being recorded"
+        if not all(
+            isinstance(message.get(key), kind)
+            for key, kind in (
+                ("worker_id", str),
+                ("seq", int),
+                ("columns", int),
+                ("parts", list),
+                ("status", dict),
+            )
+        ):
+            return "not a batch"
+        return None if all(map(_is_part, message["parts"])) else "a part that is none"
+
+
+def _is_part(part: Any) -> bool:
+    return (
+        isinstance(part, list | tuple)
+        and len(part) == 3
+        and part[0] in SHARD_FILES
+        and isinstance(part[1], int)
+        and part[1] >= 0
+        and isinstance(part[2], bytes)
+        and part[2].endswith(b"\n")
+    )
+
+
+def _get(message: Any, key: str) -> Any:
+    return message.get(key) if isinstance(message, dict) else None
+
+
+def _seq(message: Any) -> int:
+    seq = _get(message, "seq")
+    return seq if isinstance(seq, int) else 0
