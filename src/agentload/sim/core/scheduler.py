@@ -1,0 +1,328 @@
+"""One pass of vLLM V1's scheduler over the running and the waiting requests."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from agentload.sim.core.blocks import BlockPool, Node, Piece
+from agentload.sim.core.config import EngineConfig
+from agentload.sim.core.decoders import Decoders
+from agentload.sim.core.request import Request, State
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one pass decided: chunks are (request, tokens, start); every decoder takes a step."""
+
+    chunks: list[tuple[Request, int, int]] = field(default_factory=list)
+    decodes: int = 0
+    context: int = 0
+    preempted: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return not self.chunks and not self.decodes
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the engine was made; tokens unless the name says otherwise."""
+
+    steps: int = 0
+    busy_s: float = 0.0
+    prefill_computed: int = 0  # prompt tokens computed, recomputation after preemption included
+    prompt_admitted: int = 0  # prompt tokens of requests admitted for the first time
+    generated: int = 0
+    prefix_queries: int = 0  # tokens looked up, first admissions only, as vLLM counts
+    prefix_hits: int = 0
+    preemptions: int = 0
+    finished_requests: int = 0
+    aborted_requests: int = 0
+
+
+class Scheduler:
+    """Waiting queue, running list and their blocks."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.pool = BlockPool(
+            config.usable_blocks,
+            caching=config.enable_prefix_caching,
+            unhashed_first=config.unhashed_blocks_first,
+        )
+        self.decoders = Decoders(config.block_size)
+        self.waiting: deque[Request] = deque()
+        self.running: dict[Request, None] = {}  # in order of admission
+        self.prefilling: dict[Request, None] = {}  # the part of it that is not decoding, in order
+        self.counters = Counters()
+        self.taken_ahead = 0  # blocks already taken for the decoders' next step
+        self._admissions = 0
+
+    # -- the pass -------------------------------------------------------------------------------
+
+    def schedule(self, now_s: float, seen_s: float) -> Batch:
+        """Form the next batch; `seen_s` is when vLLM would have run this pass.
+
+        Requests in state LAST are skipped: their last step is already under way.
+        """
+        batch = Batch()
+        threshold = self._threshold()
+        budget = self._schedule_running(batch, threshold)
+        if budget is None:
+            budget = self._schedule_running_in_order(batch, threshold, now_s)
+        batch.decodes = self.decoders.count
+        batch.context = self.decoders.context
+        if not batch.preempted and self.waiting:
+            self._admit(batch, budget, threshold, seen_s)
+        return batch
+
+    def _threshold(self) -> int:
+        threshold = self.config.long_prefill_token_threshold
+        alone = len(self.running) + len(self.waiting) <= 1
+        if not threshold or (alone and self.config.threshold_needs_company):
+            return self.config.max_num_batched_tokens
+        return threshold
+
+    def _schedule_running(self, batch: Batch, threshold: int) -> int | None:
+        """Everyone gets what they want, whatever the order; None when they cannot."""
+        budget = self.config.max_num_batched_tokens - self.decoders.count
+        needed = self.decoders.blocks_needed()
+        grants = []
+        for request in self.prefilling:
+            wanted = min(request.target - request.computed, threshold)
+            tokens = min(wanted, budget)
+            if tokens < wanted and request is not next(reversed(self.running)):
+                return None
+            if tokens:
+                grants.append((request, tokens))
+                needed += self._blocks_for(request, tokens)
+                budget -= tokens
+        if needed > self.pool.free:
+            return None
+        self.taken_ahead = self.decoders.blocks_needed()
+        self.pool.take(self.taken_ahead)
+        for request, tokens in grants:
+            self._grant(batch, request, tokens)
+        return budget
+
+    def _schedule_running_in_order(self, batch: Batch, threshold: int, now_s: float) -> int:
+        """One by one in running order, preempting from the tail when blocks run out."""
+        budget = self.config.max_num_batched_tokens
+        self.taken_ahead = 0
+        starved: list[Request] = []
+        for request in list(self.running):
+            if request not in self.running:
+                break
+            if request.state is State.LAST:
+                continue
+            if budget <= 0:
+                starved.append(request)
+                continue
+            decoding = request.state is State.DECODING
+            wanted = 1 if decoding else min(request.target - request.computed, threshold)
+            tokens = min(wanted, budget)
+            needed = (
+                int(self.decoders.needs_block(request))
+                if decoding
+                else self._blocks_for(request, tokens)
+            )
+            if not self._make_room(needed, request, batch, now_s):
+                break
+            if decoding:
+                self.taken_ahead += needed
+                self.pool.take(needed)
+            else:
+                self._grant(batch, request, tokens)
+            budget -= tokens
+        self._starve(starved, now_s)
+        return budget
+
+    def _admit(self, batch: Batch, budget: int, threshold: int, seen_s: float) -> None:
+        config = self.config
+        while budget > 0 and self.waiting and len(self.running) < config.max_num_seqs:
+            request = self.waiting[0]
+            total = request.total_tokens
+            pieces = self._lookup(request, (total - 1) // config.block_size)
+            hit = sum(high - low for _, low, high in pieces)
+            cached = hit * config.block_size
+            tokens = min(total - cached, threshold)
+            if tokens > budget:
+                if not config.chunks_prefills:
+                    return
+                tokens = budget
+            reserve = total if config.reserve_full_isl else cached + tokens
+            reviving = sum(high - low for extent, low, high in pieces if not extent.holders)
+            if -(-reserve // config.block_size) - hit + reviving > self.pool.free:
+                return
+            self.waiting.popleft()
+            self.pool.hold(request, pieces)
+            request.computed = cached
+            request.target = total
+            self._enter_running(request, cached, seen_s)
+            self._grant(batch, request, tokens)
+            budget -= tokens
+
+    # -- parts of it ----------------------------------------------------------------------------
+
+    def _blocks_for(self, request: Request, tokens: int) -> int:
+        held = request.hashed + request.unhashed
+        return -(-(request.computed + tokens) // self.config.block_size) - held
+
+    def _grant(self, batch: Batch, request: Request, tokens: int) -> None:
+        needed = self._blocks_for(request, tokens)
+        self.pool.take(needed)
+        request.unhashed += needed
+        batch.chunks.append((request, tokens, request.computed))
+        request.computed += tokens
+        self.pool.identify(request, request.computed // self.config.block_size)
+
+    def _enter_running(self, request: Request, cached: int, seen_s: float) -> None:
+        request.state = State.PREFILLING
+        self._admissions += 1
+        request.order = self._admissions
+        self.running[request] = None
+        self.prefilling[request] = None
+        if request.cached_tokens is not None:
+            return
+        request.cached_tokens = cached
+        request.scheduled_s = seen_s
+        self.counters.prompt_admitted += request.prompt_tokens
+        if self.config.enable_prefix_caching:
+            self.counters.prefix_queries += request.target
+            self.counters.prefix_hits += cached
+
+    def _lookup(self, request: Request, limit: int) -> list[Piece]:
+        for node in request.nodes:
+            if node.decoding:
+                self._settle(node, 0 if self.config.async_scheduling else 1)
+        return self.pool.lookup(request, limit)
+
+    def _make_room(self, needed: int, request: Request, batch: Batch, now_s: float) -> bool:
+        """Preempt from the tail until `needed` blocks are free; False if `request` went too."""
+        while needed > self.pool.free:
+            victim, _ = self.running.popitem()
+            batch.preempted = True
+            self._preempt(victim, now_s)
+            if victim is request:
+                return False
+        return True
+
+    def _preempt(self, request: Request, now_s: float) -> None:
+        """Free its blocks and put it first in the waiting queue; it recomputes what is lost.
+
+        A request in state LAST keeps it: its final token is delivered while it waits.
+        """
+        self.counters.preemptions += 1
+        request.preemptions += 1
+        if request.state is State.PREFILLING:
+            del self.prefilling[request]
+        else:
+            self._leave_decoding(request)
+            request.last_token_s = now_s
+        self.pool.release(request)
+        request.computed = 0
+        if request.state is not State.LAST:
+            request.state = State.WAITING
+        self.waiting.appendleft(request)
+
+    def _starve(self, requests: list[Request], now_s: float) -> None:
+        """Decoders the budget did not reach sit out one step: each owes one token."""
+        for request in requests:
+            if request.state is State.DECODING:
+                self._leave_decoding(request)
+                request.last_token_s = now_s
+                request.state = State.PREFILLING
+                request.target = request.computed + 1
+                self.pool.identify(request, request.computed // self.config.block_size)
+        if requests:
+            self.prefilling = {r: None for r in self.running if r.state is State.PREFILLING}
+
+    def _leave_decoding(self, request: Request) -> None:
+        """Make a decoder's computed tokens explicit; enter what vLLM has hashed by now.
+
+        With asynchronous scheduling the token computed last is not known yet, so a block it
+        filled has no hash.
+        """
+        if request.state is State.DECODING:
+            for node in request.writes:
+                if len(node.decoding) > 1:
+                    self._settle(node, -1 if self.config.async_scheduling else 0)
+            self.decoders.stop(request)
+        known = request.computed
+        if self.config.async_scheduling and not request.fresh:
+            known -= 1
+        self.pool.identify(request, known // self.config.block_size)
+
+    def _settle(self, node: Node, ahead: int) -> None:
+        """Enter the blocks that requests decoding into a node have filled, the furthest first.
+
+        `ahead`: tokens known beyond the computed ones.
+        """
+        size = self.config.block_size
+        for request in sorted(node.decoding, key=lambda r: (-self.decoders.computed(r), r.order)):
+            computed = self.decoders.computed(request)
+            fresh = self.decoders.tick == request.start_tick
+            self.pool.identify(request, (computed if fresh else computed + ahead) // size)
+
+    # -- after a step ---------------------------------------------------------------------------
+
+    def step_done(self, batch: Batch, steps: int) -> list[Request]:
+        """Account for `steps` executed steps; returns who has a token to deliver beyond decoders.
+
+        These are the requests whose prefill ended and those with their last token, in running
+        order; the latter are in state LAST.
+        """
+        self.pool.take(self.decoders.blocks_needed(steps) - self.taken_ahead)
+        self.taken_ahead = 0
+        self.decoders.advance(steps)
+        ended = self.decoders.pop_ended()
+        if self.config.async_scheduling:
+            for request in ended:
+                self._leave_decoding(request)
+        for request, _, _ in batch.chunks:
+            if request.state is State.PREFILLING and request.computed == request.target:
+                del self.prefilling[request]
+                request.produced += 1
+                if request.produced >= request.output_tokens:
+                    request.state = State.LAST
+                    request.fresh = True
+                else:
+                    self.decoders.start(request)
+                ended.append(request)
+        ended.sort(key=lambda request: request.order)
+        return ended
+
+    def finish(self, request: Request) -> None:
+        """Deliver the last token: free the blocks, leave the queues."""
+        if request in self.running:
+            del self.running[request]
+            self.pool.identify(request, request.computed // self.config.block_size)
+            self.pool.release(request)
+        else:
+            self.waiting.remove(request)
+        request.state = State.FINISHED
+        self._forget(request)
+        self.counters.finished_requests += 1
+
+    def abort(self, request: Request) -> None:
+        """Remove a request wherever it stands; a token of the step under way is lost."""
+        if request in self.running:
+            del self.running[request]
+            self.prefilling.pop(request, None)
+            if request.state is State.DECODING:
+                ahead = int(self.taken_ahead > 0 and self.decoders.needs_block(request))
+                self.taken_ahead -= ahead
+                self.decoders.stop(request)
+                self.pool.identify(request, request.computed // self.config.block_size)
+                request.unhashed += ahead
+            self.pool.release(request)
+        elif request.state is not State.NEW:
+            self.waiting.remove(request)
+        request.state = State.ABORTED
+        request.last_token_s = None
+        self._forget(request)
+        self.counters.aborted_requests += 1
+
+    @staticmethod
+    def _forget(request: Request) -> None:
+        for node in request.nodes:
+            node.users.pop(request, None)
