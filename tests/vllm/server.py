@@ -34,6 +34,13 @@ BASE_FLAGS = (
     *("--enforce-eager", "--kv-cache-memory-bytes", "128M"),
 )
 
+# vLLM's engine and worker wait for each other in a loop of sched_yield. Spread over all CPUs that
+# loop starved client and API server alike for seconds, which reads as stalls of the server
+# (docs/real-vllm.md has the figures). So the server has one CPU to itself, the client the others.
+_CPUS = sorted(os.sched_getaffinity(0))
+SERVER_CPUS = frozenset(_CPUS[:1])
+CLIENT_CPUS = frozenset(_CPUS[1:] or _CPUS)
+
 # Nothing for this machine goes through a proxy of the environment.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -59,6 +66,11 @@ class RealServer:
             return str(answer.read().decode())
 
 
+def on_cpus(cpus: frozenset[int]) -> list[str]:
+    """The words before a command that keep it on these CPUs."""
+    return ["taskset", "--cpu-list", ",".join(map(str, sorted(cpus)))]
+
+
 def model_directory(sliding_window: int | None = None) -> Path:
     """The tiny model, made on first use, inside the vLLM environment."""
     env = install.venv_path()
@@ -81,8 +93,8 @@ def running_server(
     """
     model = model_directory(sliding_window)
     port = free_port()
-    vllm = install.venv_path() / "bin" / "vllm"
-    command = [str(vllm), "serve", str(model), "--port", str(port), *BASE_FLAGS, *flags]
+    vllm = [str(install.venv_path() / "bin" / "vllm"), "serve", str(model)]
+    command = [*on_cpus(SERVER_CPUS), *vllm, "--port", str(port), *BASE_FLAGS, *flags]
     child = Child(command, log, install.OFFLINE)
     try:
         server = RealServer(f"http://127.0.0.1:{port}", log)
