@@ -1,0 +1,128 @@
+"""One event's JSON as the facts a measurement needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+
+class BadEventError(ValueError):
+    """An event whose data is not a JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Generated text of one event by channel; empty strings where there is none.
+
+    `tool_calls` are (index, name, argument fragment).
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[tuple[int, str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.reasoning or any(n or a for _, n, a in self.tool_calls))
+
+
+NO_OUTPUT = Output()
+
+
+def parse_event(data: bytes) -> dict[str, Any]:
+    """The event's object. Raises `BadEventError`."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        value = _lenient(data)
+    if not isinstance(value, dict):
+        raise BadEventError(f"event is not a JSON object: {data[:80]!r}")
+    return value
+
+
+def _lenient(data: bytes) -> object:
+    # Servers send NaN in logprobs; halves of a surrogate pair come from cut characters.
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        raise BadEventError(f"event is not JSON: {data[:80]!r}") from None
+
+
+def output_of(event: dict[str, Any]) -> Output:
+    """Generated text in the first choice: a chat delta, or the text of a completion."""
+    choice = first_choice(event)
+    if choice is None:
+        return NO_OUTPUT
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        text = _text(choice.get("text"))
+        return Output(text) if text else NO_OUTPUT
+    content = _text(delta.get("content"))
+    reasoning = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
+    calls = delta.get("tool_calls")
+    tool_calls = _tool_calls(calls) if isinstance(calls, list) else ()
+    return Output(content, reasoning, tool_calls)
+
+
+def first_choice(event: dict[str, Any]) -> dict[str, Any] | None:
+    """`choices[0]`, or None for an event without choices."""
+    choices = event.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    return None
+
+
+def error_of(event: dict[str, Any], name: bytes = b"") -> str | None:
+    """The server's text when the event tells a failure, else None."""
+    error = event.get("error")
+    if error in (None, "", {}, False):
+        if name != b"error":
+            return None
+        error = event
+    if isinstance(error, dict):
+        message = error.get("message")
+        parts = [message if isinstance(message, str) else orjson.dumps(error).decode()]
+        if error.get("code") is not None:
+            parts.append(f"(code {error['code']})")
+        return " ".join(parts)
+    return str(error)
+
+
+def count(value: object) -> int | None:
+    """A token count: a whole number from 0, else None (a bool is none)."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return None
+
+
+def tokens_in(event: dict[str, Any]) -> int | None:
+    """Tokens of this one event by its `token_ids` (vLLM's `return_token_ids`), else None."""
+    choice = first_choice(event)
+    ids = choice.get("token_ids") if choice else None
+    return len(ids) if isinstance(ids, list) else None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):  # content parts
+        return "".join(_text(part.get("text")) for part in value if isinstance(part, dict))
+    return ""
+
+
+def _tool_calls(calls: list[Any]) -> tuple[tuple[int, str, str], ...]:
+    found = []
+    for position, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            continue
+        index = count(call.get("index"))
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict) and arguments:
+            arguments = json.dumps(arguments)
+        found.append(
+            (position if index is None else index, _text(function.get("name")), _text(arguments))
+        )
+    return tuple(found)

@@ -1,0 +1,101 @@
+"""A finished exchange as what was measured: stamps, events, verdict."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import gevent
+from gevent.lock import BoundedSemaphore
+
+from agentload.client.answer import AnswerFold, End
+from agentload.client.exchange import ExchangeError
+from agentload.client.result import StreamResult
+from agentload.client.sse import SseDecoder, SseError, is_event_stream
+from agentload.client.stamps import Read, stamp_reads
+from agentload.clock import Clock, realtime_offset_ns
+
+SLICE_NS = 1_000_000  # parsing gives way to the hub after this much work
+# One greenlet parses at a time: two hundred streams that end in the same step would otherwise
+# fill whole loop rounds with their slices.
+_PARSING = BoundedSemaphore(1)
+
+
+class Finished(Protocol):
+    """What an exchange that is over has: see `Exchange`."""
+
+    reads: list[Read]
+    late_reads: set[int]
+    pieces: list[bytes]
+    headers: list[tuple[str, str]]
+    headers_read: int | None
+    end_ns: int | None
+    error: ExchangeError | None
+    clean_end: bool
+
+
+def measure_in_turn(exchange: Finished, result: StreamResult, offset_ns: int, clock: Clock) -> None:
+    """`measure` while no other greenlet does, giving way to the hub every millisecond."""
+    with _PARSING:
+        measure(exchange, result, offset_ns, clock, may_yield=True)
+
+
+def measure(
+    exchange: Finished, result: StreamResult, offset_ns: int, clock: Clock, may_yield: bool
+) -> None:
+    """Fill `result` from a finished exchange; its instants of sending are there already.
+
+    `offset_ns` is realtime minus monotonic, read before the request was sent.
+    """
+    reads = exchange.reads
+    stamps = stamp_reads(reads, result.send_start_ns or 0, offset_ns, realtime_offset_ns())
+    result.stamp_source = stamps.source
+    if stamps.clock_step:
+        result.flags = (*result.flags, "clock_step")
+    if exchange.headers_read is not None and exchange.headers_read < len(reads):
+        result.headers_ns = stamps.at_ns[exchange.headers_read]
+    fold = AnswerFold(result, exchange.late_reads)
+    content_type = dict(exchange.headers).get("content-type", "")
+    start = b"".join(exchange.pieces[:16])[:64]
+    if start and not is_event_stream(start, content_type):
+        fold.error = ("not_a_stream", f"content-type {content_type!r}: {start.decode('latin-1')}")
+    else:
+        _fold_events(exchange, stamps.at_ns, fold, clock, may_yield)
+    end_ns = clock.now_ns() if exchange.end_ns is None else exchange.end_ns
+    _close_account(exchange, fold, end_ns)
+
+
+def _close_account(exchange: Finished, fold: AnswerFold, end_ns: int) -> None:
+    result = fold.result
+    failure = exchange.error
+    end: End = "clean" if exchange.clean_end else "cut"
+    if failure is not None:
+        end = "failed"
+        result.error_class = failure.error_class
+        result.error_text = str(failure)
+    fold.finish(end, end_ns)
+    if end == "failed" and result.error_class == "aborted_by_user":
+        result.status = "aborted"
+
+
+def _fold_events(
+    exchange: Finished, at_ns: list[int], fold: AnswerFold, clock: Clock, may_yield: bool
+) -> None:
+    decoder = SseDecoder()
+    pieces = exchange.pieces
+    taken = 0
+    last = 0
+    slice_end_ns = clock.now_ns() + SLICE_NS
+    try:
+        for last, (_, _, count) in enumerate(exchange.reads):
+            data = pieces[taken] if count == taken + 1 else b"".join(pieces[taken:count])
+            taken = count
+            for name, payload in decoder.feed(data):
+                fold.take(name, payload, at_ns[last], last)
+            if may_yield and clock.now_ns() > slice_end_ns:
+                gevent.sleep(0)
+                slice_end_ns = clock.now_ns() + SLICE_NS
+    except SseError as error:
+        fold.error = fold.error or ("bad_event", str(error))
+        return
+    for name, payload in decoder.end():
+        fold.take(name, payload, at_ns[last], last)

@@ -1,0 +1,244 @@
+"""The measuring client: the openai SDK over sockets that the gevent hub reads."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import httpx2
+import openai
+
+from agentload.client import errors
+from agentload.client.body import PromptBody
+from agentload.client.connection import IdleConnections
+from agentload.client.deadlines import Deadlines
+from agentload.client.exchange import Exchange
+from agentload.client.hub_transport import CURRENT, Call, HubTransport, close, tls_context
+from agentload.client.measure import measure, measure_in_turn
+from agentload.client.proxied import ProxiedExchange
+from agentload.client.reader import TICK_S, HubReader
+from agentload.client.result import StreamResult
+from agentload.client.route import proxy_for
+from agentload.client.settings import TargetSettings
+from agentload.clock import NS_PER_S, MonotonicClock, realtime_offset_ns, wall_unix_s
+
+NO_KEY = "none"  # the SDK wants some key; without one the header is left out
+_CLOCK = MonotonicClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Sdk:
+    """The openai client of one target, and the proxy its requests go through, if any."""
+
+    client: openai.OpenAI
+    proxy: str | None
+
+
+def make_sdk(settings: TargetSettings, reader: HubReader) -> Sdk:
+    """The SDK without retries of its own, over the hub's sockets, or over httpx2's own transport
+    when the environment sends the target through a proxy."""
+    proxy = proxy_for(settings.base_url, os.environ, settings.trust_env)
+    transport: httpx2.BaseTransport
+    if proxy is None:
+        transport = HubTransport(settings, reader, _CLOCK)
+    else:
+        transport = httpx2.HTTPTransport(proxy=proxy, verify=tls_context(settings))
+    headers: dict[str, Any] = {n: v.get_secret_value() for n, v in settings.extra_headers}
+    headers["accept-encoding"] = "identity"
+    key = settings.api_key
+    if key is None and not any(name.lower() == "authorization" for name in headers):
+        headers["Authorization"] = openai.omit
+    client = openai.OpenAI(
+        base_url=settings.base_url,
+        api_key=NO_KEY if key is None else key.get_secret_value(),
+        max_retries=0,
+        timeout=settings.total_timeout_s,
+        default_headers=headers,
+        http_client=httpx2.Client(transport=transport, timeout=None, trust_env=False),
+    )
+    return Sdk(client, proxy)
+
+
+@cache
+def default_reader() -> HubReader:
+    """The reader all clients of the process share."""
+    return HubReader()
+
+
+@cache
+def shared_sdk(settings: TargetSettings, reader: HubReader) -> Sdk:
+    """One SDK client for each target and process; building it costs tens of ms."""
+    return make_sdk(settings, reader)
+
+
+def prepare_process(settings: TargetSettings) -> None:
+    """Do what is slow once, before the clock of a run starts: lazy imports, the first client.
+
+    Ends with a garbage collection whose survivors are never looked at again (a full collection
+    with locust and openai loaded stops everything for 150 ms).
+    """
+    shared_sdk(settings, default_reader())
+    with httpx2.Client(transport=httpx2.MockTransport(lambda _: httpx2.Response(200))) as nowhere:
+        sdk = openai.OpenAI(
+            base_url=settings.base_url, api_key=NO_KEY, max_retries=0, http_client=nowhere
+        )
+        post: Any = sdk.post
+        post("/warm-up", cast_to=httpx2.Response, content=[b"{}"], stream=True).close()
+    gc.collect()
+    gc.freeze()
+
+
+class Client:
+    """One user of a target: shares the process's SDK client, keeps its own connections.
+
+    Its connections are never shared with another user, as those of a real agent are not.
+    """
+
+    def __init__(self, settings: TargetSettings, reader: HubReader | None = None) -> None:
+        self.settings = settings
+        self._sdk = shared_sdk(settings, reader or default_reader())
+        self._idle = IdleConnections(settings.keepalive_expiry_s, _CLOCK)
+        self._deadlines = Deadlines.of(settings)
+        self._secrets = settings.secrets()
+        self._close_gaps = False
+
+    def stream(
+        self,
+        body: PromptBody,
+        *,
+        request_id: str,
+        headers: Mapping[str, str] | None = None,
+        deadlines: Deadlines | None = None,
+        cancel_after_first_token_s: float | None = None,
+        into: StreamResult | None = None,
+    ) -> StreamResult:
+        """Send `body` and follow its stream to the end; blocks the calling greenlet only.
+
+        Every failure is a result with its `error_class`. `cancel_after_first_token_s` is the
+        human who interrupts: status `aborted`, class `aborted_by_user`. When the greenlet is
+        killed meanwhile, `into` holds what was measured so far (`aborted`,
+        `aborted_by_test_end`) as the exception goes on.
+        """
+        result = into if into is not None else StreamResult()
+        limits = deadlines or self._deadlines
+        if cancel_after_first_token_s is not None:
+            limits = replace(limits, cancel_after_first_token_s=cancel_after_first_token_s)
+        call = Call(limits, self._idle, self._close_gaps)
+        result.call_start_ns = _CLOCK.now_ns()
+        offset_ns = realtime_offset_ns()
+        try:
+            with self._response(body, request_id, headers or {}, call, result) as response:
+                exchange = self._follow(call, response, result)
+            measure_in_turn(exchange, result, offset_ns, _CLOCK)
+        except openai.APIError as error:
+            self._failed(error, call, result)
+        except BaseException:
+            self._killed(call, result, offset_ns)
+            raise
+        if result.error_text is not None:
+            result.error_text = errors.scrub(result.error_text, self._secrets)
+        self._close_gaps = _has_close_gaps(result)
+        return result
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._idle.close()
+
+    @contextmanager
+    def _response(
+        self,
+        body: PromptBody,
+        request_id: str,
+        headers: Mapping[str, str],
+        call: Call,
+        result: StreamResult,
+    ) -> Iterator[httpx2.Response]:
+        sent_headers = {
+            "content-type": "application/json",
+            "content-length": str(body.size),
+            "accept": "text/event-stream",
+            "x-request-id": request_id,
+            **headers,
+        }
+        content: Any = body.buffers()  # memoryviews pass through the SDK untouched
+        post: Any = self._sdk.client.post
+        token = CURRENT.set(call)
+        try:
+            result.send_start_ns = _CLOCK.now_ns()
+            response: httpx2.Response = post(
+                body.path,
+                cast_to=httpx2.Response,
+                content=content,
+                options={"headers": sent_headers},
+                stream=True,
+            )
+        finally:
+            CURRENT.reset(token)
+            _copy_instants(call.exchange, result)
+        try:
+            yield response
+        finally:
+            response.close()
+
+    def _follow(
+        self, call: Call, response: httpx2.Response, result: StreamResult
+    ) -> Exchange | ProxiedExchange:
+        result.http_status = response.status_code
+        names = self.settings.replica_headers
+        result.replica = next((response.headers[n] for n in names if n in response.headers), None)
+        if call.exchange is None:
+            return ProxiedExchange(response, call.deadlines, result.send_start_ns or 0, _CLOCK)
+        call.exchange.wait_end()
+        return call.exchange
+
+    def _failed(self, error: openai.APIError, call: Call, result: StreamResult) -> None:
+        result.status = "error"
+        exchange = call.exchange
+        ended_ns = exchange.end_ns if exchange is not None else None
+        result.end_ns = _CLOCK.now_ns() if ended_ns is None else ended_ns
+        if isinstance(error, openai.APIStatusError):
+            response = error.response
+            now = datetime.fromtimestamp(wall_unix_s(), UTC)
+            result.http_status = response.status_code
+            result.error_class = errors.of_status(response.status_code, response.text)
+            result.retry_after_s = errors.retry_after_s(response.headers, now)
+            result.error_text = f"HTTP {response.status_code} {response.text}"
+        else:
+            result.error_class = errors.of_exception(error)
+            result.error_text = str(error.__cause__ or error)
+
+    def _killed(self, call: Call, result: StreamResult, offset_ns: int) -> None:
+        exchange = call.exchange
+        if exchange is not None:
+            close(exchange, None)
+            _copy_instants(exchange, result)
+            # From the start, should the kill have come in the middle of the parsing.
+            result.chunk_ns.clear()
+            result.merged.clear()
+            result.merged_reads, result.flags, result.end_ns = 0, (), None
+            measure(exchange, result, offset_ns, _CLOCK, may_yield=False)
+        result.status = "aborted"
+        result.error_class = "aborted_by_test_end"
+        result.error_text = None
+        result.end_ns = _CLOCK.now_ns() if result.end_ns is None else result.end_ns
+
+
+def _copy_instants(exchange: Exchange | None, result: StreamResult) -> None:
+    if exchange is not None:
+        result.send_start_ns = exchange.send_start_ns
+        result.send_end_ns = exchange.send_end_ns
+
+
+def _has_close_gaps(result: StreamResult) -> bool:
+    stamps = result.chunk_ns
+    if len(stamps) < 8:
+        return False
+    return median(b - a for a, b in pairwise(stamps)) < 4 * TICK_S * NS_PER_S
