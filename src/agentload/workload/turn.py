@@ -23,6 +23,15 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildPlan:
+    """A subagent to start when its parent's turn completes; `Session.child` makes the session."""
+
+    number: int  # among the children of the same turn, from 0
+    turn_index: int  # of the parent's turn
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """What the session sends next. `wait_s` counts from the completion of the turn before."""
 
@@ -37,5 +46,8 @@ class Turn:
     append_chars: int
     output_tokens: int
     planned_prompt_tokens: int
-    planned_prefix_tokens: int  # of the prompt, shared with an earlier prompt of this run's sessions
+    planned_prefix_tokens: (
+        int  # of the prompt, shared with an earlier prompt of this run's sessions
+    )
     abort_after_s: float | None = None  # the human interrupts this long after the first token
+    spawns: tuple[ChildPlan, ...] = ()  # run after this turn; the next one waits for all of them
