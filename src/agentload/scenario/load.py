@@ -78,6 +78,14 @@ def _read(path: Path) -> str:
         raise ScenarioError(path, [Fault("", None, f"not UTF-8 at byte {error.start}")]) from None
 
 
+class _Refused(yaml.YAMLError):
+    """Valid YAML that a scenario may not use."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
 class _Loader(yaml.SafeLoader):
     """Notes where each key stands, and each key that stands twice.
 
@@ -86,11 +94,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            event: yaml.AliasEvent = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(
-                problem="aliases (*name) are not allowed in a scenario",
-                problem_mark=event.start_mark,
-            )
+            raise _Refused(self.line + 1, "aliases (*name) are not allowed in a scenario")
         return super().compose_node(parent, index)
 
 
@@ -109,6 +113,8 @@ def _parse(path: Path, text: str) -> tuple[dict[str, Any], dict[str, int], list[
         line = error.problem_mark.line + 1 if error.problem_mark else None
         problem = f"not valid YAML: {error.problem or error.context}"
         raise ScenarioError(path, [Fault("", None, problem, line)]) from None
+    except _Refused as error:
+        raise ScenarioError(path, [Fault("", None, str(error), error.line)]) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = f"not valid YAML: {str(error)[:200] or type(error).__name__}"
         raise ScenarioError(path, [Fault("", None, problem)]) from None

@@ -233,6 +233,13 @@ class Session:
             keep, [*drafts, draft], output, max(1.0, answer * share), wait, after_s, spawns, place,
         )  # fmt: skip
 
+    def _class_of(self, user: bool, broken: bool) -> TurnClass:
+        if self._origin.state == "child":
+            return "child"
+        if broken:
+            return "rebuild"
+        return "user" if user else "tool"
+
     def _append(self, mix: str, parts: int, before: int, rng: Random) -> tuple[Draft, Place | None]:
         """The one message a turn adds, with the reports of children that have ended."""
         scenario, writer = self._scenario, self._basis.writer
