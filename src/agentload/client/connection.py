@@ -11,6 +11,7 @@ import gevent
 from gevent import monkey
 from gevent import socket as gevent_socket
 
+from agentload.client.errors import RequestFailure
 from agentload.client.reader import request_kernel_stamps
 from agentload.client.tls import TlsChannel
 from agentload.clock import NS_PER_S, Clock
@@ -18,14 +19,6 @@ from agentload.clock import NS_PER_S, Clock
 SLICE_BYTES = 131_072
 SLICE_BUFFERS = 512  # below IOV_MAX (1024)
 Buffer = bytes | memoryview
-
-
-class ConnectionFailure(Exception):  # noqa: N818 -- `ConnectionError` is a builtin
-    """A connection could not be made or broke; `error_class` is one of the classes of `errors`."""
-
-    def __init__(self, error_class: str, text: str) -> None:
-        super().__init__(text)
-        self.error_class = error_class
 
 
 class Connection:
@@ -87,8 +80,8 @@ class Connection:
 def open_connection(
     host: str, port: int, context: ssl.SSLContext | None, timeout_s: float
 ) -> Connection:
-    """Connect, and shake hands when a TLS context is given. Raises `ConnectionFailure`."""
-    late = ConnectionFailure("timeout_connect", f"no connection within {timeout_s:g} s")
+    """Connect, and shake hands when a TLS context is given. Raises `RequestFailure`."""
+    late = RequestFailure("timeout_connect", f"no connection within {timeout_s:g} s")
     with gevent.Timeout(timeout_s, late):
         sock = _tcp(host, port)
         try:
@@ -105,12 +98,12 @@ def _tcp(host: str, port: int) -> Any:
     try:
         cooperative = gevent_socket.create_connection((host, port))
     except socket.gaierror as error:
-        raise ConnectionFailure("dns_error", f"host name not found: {error.strerror}") from None
+        raise RequestFailure("dns_error", f"host name not found: {error.strerror}") from None
     except TimeoutError:
-        raise ConnectionFailure("timeout_connect", "the system gave up connecting") from None
+        raise RequestFailure("timeout_connect", "the system gave up connecting") from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ConnectionFailure("connect_error", f"cannot connect: {reason}") from None
+        raise RequestFailure("connect_error", f"cannot connect: {reason}") from None
     original: Any = monkey.get_original("socket", "socket")
     sock = original(fileno=cooperative.detach())
     sock.setblocking(False)
@@ -127,9 +120,9 @@ def _handshake(sock: Any, context: ssl.SSLContext, host: str) -> TlsChannel:
         _flush(sock, channel)
     except ssl.SSLError as error:
         text = getattr(error, "verify_message", None) or error.reason or type(error).__name__
-        raise ConnectionFailure("tls_error", f"TLS handshake failed: {text}") from None
+        raise RequestFailure("tls_error", f"TLS handshake failed: {text}") from None
     except OSError as error:
-        raise ConnectionFailure("tls_error", f"TLS handshake: {type(error).__name__}") from None
+        raise RequestFailure("tls_error", f"TLS handshake: {type(error).__name__}") from None
     return channel
 
 

@@ -38,6 +38,14 @@ _HTTPX_CLASSES = {
 }
 
 
+class RequestFailure(Exception):  # noqa: N818 -- `RequestError` is what httpx2 calls its base
+    """One attempt failed below the event stream; `error_class` is one of the classes here."""
+
+    def __init__(self, error_class: str, text: str) -> None:
+        super().__init__(text)
+        self.error_class = error_class
+
+
 def of_status(status: int, message: str) -> str:
     """The class of an HTTP answer that is no success; `message` is its body as text."""
     if status == 429:

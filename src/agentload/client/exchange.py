@@ -14,6 +14,7 @@ from gevent.event import Event
 from agentload.client.answer import FirstTokenWatch
 from agentload.client.connection import Connection
 from agentload.client.deadlines import Deadlines
+from agentload.client.errors import RequestFailure
 from agentload.client.reader import ANCILLARY_BYTES, Reader
 from agentload.client.sse import SseError
 from agentload.clock import NS_PER_S, Clock
@@ -21,14 +22,6 @@ from agentload.clock import NS_PER_S, Clock
 READ_BYTES = 16_384
 MAX_BODY_BYTES = 256 << 20
 DONE_GRACE_S = 1.0  # how long a body may stay open after [DONE]
-
-
-class ExchangeError(Exception):
-    """The exchange failed; `error_class` is one of the classes of `errors`."""
-
-    def __init__(self, error_class: str, text: str) -> None:
-        super().__init__(text)
-        self.error_class = error_class
 
 
 class _Decompressor(Protocol):
@@ -55,7 +48,7 @@ class Exchange:
         self.send_start_ns: int | None = None
         self.send_end_ns: int | None = None
         self.end_ns: int | None = None  # end of the body, or the deadline
-        self.error: ExchangeError | None = None
+        self.error: RequestFailure | None = None
         self.first_token_ns: int | None = None
         self.clean_end = False
         self._reader = reader
@@ -93,17 +86,17 @@ class Exchange:
         self.send_end_ns = self._now()
 
     def wait_headers(self) -> None:
-        """Return when the status and headers are there. Raises `ExchangeError`."""
+        """Return when the status and headers are there. Raises `RequestFailure`."""
         self._wait_for(lambda: self.headers_read is not None)
         if self.headers_read is None:
-            raise self.error or ExchangeError(self._reset_class(), "no answer")
+            raise self.error or RequestFailure(self._reset_class(), "no answer")
 
     def wait_end(self) -> None:
         """Return when the body ended, cleanly or not: see `error` and `clean_end`."""
         self._wait_for(lambda: False)
 
     def body(self) -> Iterator[bytes]:
-        """The whole body, waiting for its end; raises `ExchangeError` when it was cut."""
+        """The whole body, waiting for its end; raises `RequestFailure` when it was cut."""
         self.wait_end()
         if self.error is not None:
             raise self.error
@@ -201,7 +194,7 @@ class Exchange:
 
     def _fail(self, error_class: str, text: str, end_ns: int | None = None) -> None:
         if not self._over:
-            self.error = ExchangeError(error_class, text)
+            self.error = RequestFailure(error_class, text)
             self._finish(end_ns)
 
     def _finish(self, end_ns: int | None = None) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from agentload.client.connection import ConnectionFailure, IdleConnections, open_connection
+from agentload.client.connection import IdleConnections, open_connection
 from agentload.client.deadlines import Deadlines
-from agentload.client.exchange import Exchange, ExchangeError
+from agentload.client.errors import RequestFailure
+from agentload.client.exchange import Exchange
 from agentload.client.reader import HubReader
 from agentload.client.settings import TargetSettings
 from agentload.clock import Clock
@@ -54,7 +55,7 @@ class HubTransport(httpx2.BaseTransport):
             exchange = self._open(request, call)
             exchange.start([_head(request), *request.stream])  # type: ignore[misc]
             exchange.wait_headers()
-        except (ConnectionFailure, ExchangeError) as error:
+        except RequestFailure as error:
             if call.exchange is not None:
                 close(call.exchange, None)
             raise TransportFailure(error.error_class, str(error)) from None
@@ -91,7 +92,7 @@ class _Body(httpx2.SyncByteStream):
     def __iter__(self) -> Iterator[bytes]:
         try:
             yield from self._exchange.body()
-        except ExchangeError as error:
+        except RequestFailure as error:
             raise TransportFailure(error.error_class, str(error)) from None
 
     def close(self) -> None:
@@ -110,12 +111,12 @@ def close(exchange: Exchange, idle: IdleConnections | None) -> None:
 
 
 def tls_context(settings: TargetSettings) -> ssl.SSLContext:
-    """The system's trust store, or the given CA file. Raises `ConnectionFailure`."""
+    """The system's trust store, or the given CA file. Raises `RequestFailure`."""
     try:
         return ssl.create_default_context(cafile=settings.ca_file)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ConnectionFailure("tls_error", f"ca_file {settings.ca_file}: {reason}") from None
+        raise RequestFailure("tls_error", f"ca_file {settings.ca_file}: {reason}") from None
 
 
 def _head(request: httpx2.Request) -> bytes:

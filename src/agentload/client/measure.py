@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-import gevent
-from gevent.lock import BoundedSemaphore
-
 from agentload.client.answer import AnswerFold, End
-from agentload.client.exchange import ExchangeError
+from agentload.client.errors import RequestFailure
 from agentload.client.result import StreamResult
 from agentload.client.sse import SseDecoder, SseError, is_event_stream
 from agentload.client.stamps import Read, stamp_reads
-from agentload.clock import Clock, realtime_offset_ns
+from agentload.clock import Clock
 
-SLICE_NS = 1_000_000  # parsing gives way to the hub after this much work
-# One greenlet parses at a time: two hundred streams that end in the same step would otherwise
-# fill whole loop rounds with their slices.
-_PARSING = BoundedSemaphore(1)
+SLICE_NS = 1_000_000  # parsing pauses after this much work
 
 
 class Finished(Protocol):
@@ -29,25 +24,24 @@ class Finished(Protocol):
     headers: list[tuple[str, str]]
     headers_read: int | None
     end_ns: int | None
-    error: ExchangeError | None
+    error: RequestFailure | None
     clean_end: bool
 
 
-def measure_in_turn(exchange: Finished, result: StreamResult, offset_ns: int, clock: Clock) -> None:
-    """`measure` while no other greenlet does, giving way to the hub every millisecond."""
-    with _PARSING:
-        measure(exchange, result, offset_ns, clock, may_yield=True)
-
-
 def measure(
-    exchange: Finished, result: StreamResult, offset_ns: int, clock: Clock, may_yield: bool
+    exchange: Finished,
+    result: StreamResult,
+    offsets_ns: tuple[int, int],
+    clock: Clock,
+    pause: Callable[[], None] | None = None,
 ) -> None:
     """Fill `result` from a finished exchange; its instants of sending are there already.
 
-    `offset_ns` is realtime minus monotonic, read before the request was sent.
+    `offsets_ns` are realtime minus monotonic, read before the request was sent and now. `pause`
+    is called after each millisecond of work.
     """
     reads = exchange.reads
-    stamps = stamp_reads(reads, result.send_start_ns or 0, offset_ns, realtime_offset_ns())
+    stamps = stamp_reads(reads, result.send_start_ns or 0, *offsets_ns)
     result.stamp_source = stamps.source
     if stamps.clock_step:
         result.flags = (*result.flags, "clock_step")
@@ -59,7 +53,7 @@ def measure(
     if start and not is_event_stream(start, content_type):
         fold.error = ("not_a_stream", f"content-type {content_type!r}: {start.decode('latin-1')}")
     else:
-        _fold_events(exchange, stamps.at_ns, fold, clock, may_yield)
+        _fold_events(exchange, stamps.at_ns, fold, clock, pause)
     end_ns = clock.now_ns() if exchange.end_ns is None else exchange.end_ns
     _close_account(exchange, fold, end_ns)
 
@@ -78,7 +72,11 @@ def _close_account(exchange: Finished, fold: AnswerFold, end_ns: int) -> None:
 
 
 def _fold_events(
-    exchange: Finished, at_ns: list[int], fold: AnswerFold, clock: Clock, may_yield: bool
+    exchange: Finished,
+    at_ns: list[int],
+    fold: AnswerFold,
+    clock: Clock,
+    pause: Callable[[], None] | None,
 ) -> None:
     decoder = SseDecoder()
     pieces = exchange.pieces
@@ -91,8 +89,8 @@ def _fold_events(
             taken = count
             for name, payload in decoder.feed(data):
                 fold.take(name, payload, at_ns[last], last)
-            if may_yield and clock.now_ns() > slice_end_ns:
-                gevent.sleep(0)
+            if pause is not None and clock.now_ns() > slice_end_ns:
+                pause()
                 slice_end_ns = clock.now_ns() + SLICE_NS
     except SseError as error:
         fold.error = fold.error or ("bad_event", str(error))

@@ -7,8 +7,7 @@ import httpx2
 
 from agentload.client.answer import FirstTokenWatch
 from agentload.client.deadlines import Deadlines
-from agentload.client.errors import of_exception
-from agentload.client.exchange import ExchangeError
+from agentload.client.errors import RequestFailure, of_exception
 from agentload.clock import NS_PER_S, Clock
 
 
@@ -23,7 +22,7 @@ class ProxiedExchange:
         self.pieces: list[bytes] = []
         self.headers = [(name.lower(), value) for name, value in response.headers.items()]
         self.headers_read: int | None = None  # the library does not say when they came
-        self.error: ExchangeError | None = None
+        self.error: RequestFailure | None = None
         self.clean_end = False
         self._now = clock.now_ns
         self._first_token = FirstTokenWatch()
@@ -39,16 +38,16 @@ class ProxiedExchange:
         pieces = response.iter_bytes()
         while True:
             due_ns, error_class = self._due()
-            stop = ExchangeError(error_class, "stopped by the client")
+            stop = RequestFailure(error_class, "stopped by the client")
             seconds = max(0.001, (due_ns - self._now()) / NS_PER_S)
             try:
                 with gevent.Timeout(seconds, stop):
                     piece = next(pieces, None)
-            except ExchangeError as error:
+            except RequestFailure as error:
                 self.error, self.error_end_ns = error, due_ns
                 return
             except httpx2.HTTPError as error:
-                self.error = ExchangeError(of_exception(error), type(error).__name__)
+                self.error = RequestFailure(of_exception(error), type(error).__name__)
                 return
             if piece is None:
                 self.clean_end = True

@@ -13,8 +13,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+import gevent
 import httpx2
 import openai
+from gevent.lock import BoundedSemaphore
 
 from agentload.client import errors
 from agentload.client.body import PromptBody
@@ -22,7 +24,7 @@ from agentload.client.connection import IdleConnections
 from agentload.client.deadlines import Deadlines
 from agentload.client.exchange import Exchange
 from agentload.client.hub_transport import CURRENT, Call, HubTransport, close, tls_context
-from agentload.client.measure import measure, measure_in_turn
+from agentload.client.measure import measure
 from agentload.client.proxied import ProxiedExchange
 from agentload.client.reader import TICK_S, HubReader
 from agentload.client.result import StreamResult
@@ -32,6 +34,9 @@ from agentload.clock import NS_PER_S, MonotonicClock, realtime_offset_ns, wall_u
 
 NO_KEY = "none"  # the SDK wants some key; without one the header is left out
 _CLOCK = MonotonicClock()
+# One greenlet parses at a time: two hundred streams that end in the same step would otherwise
+# fill whole loop rounds with their slices.
+_PARSING = BoundedSemaphore(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,9 @@ class Client:
         try:
             with self._response(body, request_id, headers or {}, call, result) as response:
                 exchange = self._follow(call, response, result)
-            measure_in_turn(exchange, result, offset_ns, _CLOCK)
+            with _PARSING:
+                offsets_ns = (offset_ns, realtime_offset_ns())
+                measure(exchange, result, offsets_ns, _CLOCK, _give_way)
         except openai.APIError as error:
             self._failed(error, call, result)
         except BaseException:
@@ -224,11 +231,15 @@ class Client:
             result.chunk_ns.clear()
             result.merged.clear()
             result.merged_reads, result.flags, result.end_ns = 0, (), None
-            measure(exchange, result, offset_ns, _CLOCK, may_yield=False)
+            measure(exchange, result, (offset_ns, realtime_offset_ns()), _CLOCK)
         result.status = "aborted"
         result.error_class = "aborted_by_test_end"
         result.error_text = None
         result.end_ns = _CLOCK.now_ns() if result.end_ns is None else result.end_ns
+
+
+def _give_way() -> None:
+    gevent.sleep(0)
 
 
 def _copy_instants(exchange: Exchange | None, result: StreamResult) -> None:
