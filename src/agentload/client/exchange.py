@@ -61,6 +61,7 @@ class Exchange:
         self._timer: Any = None
         self._over = False
         self._complete = False
+        self._keep_alive = False
         self._left_over = False
         self._body_bytes = 0
         self._decompressor: _Decompressor | None = None
@@ -105,7 +106,7 @@ class Exchange:
     @property
     def reusable(self) -> bool:
         """Whether the connection can carry another request."""
-        return self._complete and not self._left_over and bool(self._parser.should_keep_alive())
+        return self._complete and self._keep_alive and not self._left_over
 
     def stop(self) -> None:
         """Read no more; called in every case, also when the greenlet is killed."""
@@ -283,3 +284,4 @@ class Exchange:
     def on_message_complete(self) -> None:
         if self.headers_read is not None:
             self._complete = self.clean_end = True
+            self._keep_alive = bool(self._parser.should_keep_alive())  # known only here

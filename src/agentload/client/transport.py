@@ -41,9 +41,10 @@ _PARSING = BoundedSemaphore(1)
 
 @dataclass(frozen=True, slots=True)
 class Sdk:
-    """The openai client of one target, and the proxy its requests go through, if any."""
+    """The openai client of one target, the headers of each request, and the proxy on the way."""
 
     client: openai.OpenAI
+    headers: Mapping[str, Any]
     proxy: str | None
 
 
@@ -66,10 +67,9 @@ def make_sdk(settings: TargetSettings, reader: HubReader) -> Sdk:
         api_key=NO_KEY if key is None else key.get_secret_value(),
         max_retries=0,
         timeout=settings.total_timeout_s,
-        default_headers=headers,
         http_client=httpx2.Client(transport=transport, timeout=None, trust_env=False),
     )
-    return Sdk(client, proxy)
+    return Sdk(client, headers, proxy)
 
 
 @cache
@@ -173,6 +173,7 @@ class Client:
             "content-length": str(body.size),
             "accept": "text/event-stream",
             "x-request-id": request_id,
+            **self._sdk.headers,
             **headers,
         }
         content: Any = body.buffers()  # memoryviews pass through the SDK untouched
