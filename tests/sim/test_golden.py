@@ -6,42 +6,16 @@ from typing import Any
 
 import pytest
 
-from agentload.sim.core import Request, StepCost
-from tests.sim.workloads import engine_config, run_fast
+from tests.sim.workloads import FastRun, differences, from_golden
 
-GOLDEN: list[dict[str, Any]] = json.loads(
-    Path(__file__).with_name("golden.json").read_text(encoding="utf-8")
-)
-
-
-def faults(expected: list[list[Any]], requests: dict[int, Request]) -> list[str]:
-    """One line per request whose times, hit or preemptions differ from the record."""
-    lines = []
-    for number, first_s, last_s, cached, preemptions in expected:
-        request = requests[number]
-        assert request.first_token_s is not None
-        assert request.last_token_s is not None
-        same = (
-            abs(request.first_token_s - first_s) <= 1e-6
-            and abs(request.last_token_s - last_s) <= 1e-6
-            and request.cached_tokens == cached
-            and request.preemptions == preemptions
-        )
-        if not same:
-            lines.append(
-                f"{number}: first {first_s} got {request.first_token_s}, "
-                f"last {last_s} got {request.last_token_s}, "
-                f"cached {cached} got {request.cached_tokens}, "
-                f"preemptions {preemptions} got {request.preemptions}"
-            )
-    return lines
+HERE = Path(__file__).parent
+GOLDEN: list[dict[str, Any]] = json.loads((HERE / "golden.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=range(len(GOLDEN)))
-def test_equals_vllm(case: dict[str, Any]) -> None:
-    engine, requests = run_fast(
-        engine_config(case["cfg"]), StepCost(**case["cost"]), case["sessions"], case["shared"]
-    )
-    assert faults(case["expect"], requests) == []
-    assert engine.counters.steps == case["steps"]
-    assert engine.kv_usage == 0
+@pytest.mark.parametrize("max_jump_steps", [None, 1], ids=["jumps", "steps"])
+def test_equals_vllm(case: dict[str, Any], max_jump_steps: int | None) -> None:
+    run = FastRun(from_golden(case), max_jump_steps=max_jump_steps)
+    assert differences(case["expect"], run.rows()) == []
+    assert run.engine.counters.steps == case["steps"]
+    assert run.engine.kv_usage == 0

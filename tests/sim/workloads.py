@@ -1,43 +1,28 @@
-"""Closed-loop session workloads in the form of the golden files, run through the fast core."""
+"""Workloads of closed-loop sessions, run through the fast core.
+
+A workload is plain data, so that vLLM's own classes can run it in another process:
+
+    {"cfg": scheduler settings, "cost": c0..c4 of the linear step cost,
+     "sessions": [{"t0": start in s, "turns": [
+         {"path": [[node name, tokens], ...], "output": tokens, "think_s": pause afterwards,
+          "abort_after_s": optional; the client goes away this long after sending}]}]}
+
+Request number = session * 1000 + turn. A turn is sent when the one before it has ended and the
+pause is over.
+"""
 
 import heapq
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 from agentload.sim.core import Engine, EngineConfig, Node, Request, StepCost
 
-
-@dataclass
-class Drive:
-    """Hands out each session's next turn: prompt = what was there + answer + appended tokens."""
-
-    sessions: list[dict[str, Any]]
-    shared: int
-    turn: list[int] = field(init=False)
-    prompt: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.turn = [0] * len(self.sessions)
-        self.prompt = [s["first"] for s in self.sessions]
-
-    def current(self, session: int) -> tuple[int, int, int]:
-        """(request number, prompt tokens, output tokens) of the session's turn."""
-        output = self.sessions[session]["turns"][self.turn[session]][0]
-        return session * 1000 + self.turn[session], self.prompt[session], output
-
-    def advance(self, session: int, now_s: float) -> float | None:
-        """Move to the next turn; when it starts, or None after the last."""
-        output, appended, think_s = self.sessions[session]["turns"][self.turn[session]]
-        self.turn[session] += 1
-        self.prompt[session] += output + appended
-        if self.turn[session] >= len(self.sessions[session]["turns"]):
-            return None
-        return now_s + think_s
+Workload = dict[str, Any]
+INFINITY = math.inf
 
 
 def engine_config(cfg: dict[str, Any]) -> EngineConfig:
-    """A golden workload's settings as ours; they were recorded with vLLM 0.32."""
+    """A workload's settings as ours; what it does not name is as in vLLM 0.32."""
     return EngineConfig(
         max_num_seqs=cfg["max_num_seqs"],
         max_num_batched_tokens=cfg["max_batched"],
@@ -47,47 +32,127 @@ def engine_config(cfg: dict[str, Any]) -> EngineConfig:
         long_prefill_token_threshold=cfg["long_prefill_threshold"],
         reserve_full_isl=cfg["reserve_full_isl"],
         async_scheduling=cfg["async_sched"],
+        unhashed_blocks_first=cfg.get("unhashed_first", True),
+        threshold_needs_company=cfg.get("threshold_needs_company", True),
         max_model_len=200000 if cfg["chunked"] else min(200000, cfg["max_batched"]),
     )
 
 
-def run_fast(
-    config: EngineConfig,
-    cost: StepCost,
-    sessions: list[dict[str, Any]],
-    shared: int,
-    **options: Any,
-) -> tuple[Engine, dict[int, Request]]:
-    """All requests of a workload by number, and the engine afterwards."""
-    drive = Drive(sessions, shared)
-    common = Node()
-    nodes = [Node() for _ in sessions]
-    requests: dict[int, Request] = {}
-    events: list[tuple[float, int, int]] = [(s["t0"], i * 1000, i) for i, s in enumerate(sessions)]
-    heapq.heapify(events)
+def from_golden(case: dict[str, Any]) -> Workload:
+    """A workload of `golden.json`: each session appends to a node of its own."""
+    sessions = []
+    for index, session in enumerate(case["sessions"]):
+        prompt, turns = session["first"], []
+        shared = [["shared", case["shared"]]] if case["shared"] else []
+        for output, appended, think_s in session["turns"]:
+            own = [f"session {index}", prompt - case["shared"]]
+            turns.append({"path": [*shared, own], "output": output, "think_s": think_s})
+            prompt += output + appended
+        sessions.append({"t0": session["t0"], "turns": turns})
+    return {"cfg": case["cfg"], "cost": case["cost"], "sessions": sessions}
 
-    def submit(session: int, at_s: float) -> None:
-        number, prompt, output = drive.current(session)
-        path = [(nodes[session], prompt)]
-        if shared:
-            path = [(common, shared), (nodes[session], prompt - shared)]
-        requests[number] = Request(number, path, output, at_s)
-        engine.add(requests[number], at_s)
 
-    def finished(request: Request, now_s: float) -> None:
-        session = int(request.request_id) // 1000
-        next_s = drive.advance(session, now_s)
-        if next_s is not None:
-            number = drive.current(session)[0]
-            heapq.heappush(events, (next_s, number, session))
+class Clients:
+    """What the sessions of a workload do next, and when."""
 
-    engine = Engine(config, cost, on_finish=finished, **options)
-    while events or engine.next_wake_s() is not None:
-        wake_s = engine.next_wake_s()
-        if events and events[0][0] <= (math.inf if wake_s is None else wake_s):
-            at_s, _, session = heapq.heappop(events)
-            submit(session, at_s)
-        else:
-            assert wake_s is not None
-            engine.run_until(wake_s)
-    return engine, requests
+    def __init__(self, workload: Workload) -> None:
+        self.sessions = workload["sessions"]
+        self.turn = [0] * len(self.sessions)
+        self.arrivals = [(s["t0"], i * 1000, i) for i, s in enumerate(self.sessions)]
+        heapq.heapify(self.arrivals)
+        self.aborts: list[tuple[float, int, int]] = []
+
+    def next_s(self) -> float:
+        """When the next client sends or goes away."""
+        arrival = self.arrivals[0][0] if self.arrivals else INFINITY
+        return min(arrival, self.next_abort_s())
+
+    def next_abort_s(self) -> float:
+        return self.aborts[0][0] if self.aborts else INFINITY
+
+    def pop(self) -> tuple[float, int, dict[str, Any] | None]:
+        """(time, request number, turn to send); None instead of a turn means an abort."""
+        if self.next_abort_s() == self.next_s():
+            return (*self.pop_abort(), None)
+        at_s, number, session = heapq.heappop(self.arrivals)
+        turn = self.sessions[session]["turns"][self.turn[session]]
+        if turn.get("abort_after_s") is not None:
+            heapq.heappush(self.aborts, (at_s + turn["abort_after_s"], number, session))
+        return at_s, number, turn
+
+    def pop_abort(self) -> tuple[float, int]:
+        """(time, request number) of the next client to go away."""
+        at_s, number, _ = heapq.heappop(self.aborts)
+        return at_s, number
+
+    def ended(self, number: int, at_s: float) -> None:
+        """The request's last token came, or its client went away, at `at_s`."""
+        session = number // 1000
+        turns = self.sessions[session]["turns"]
+        think_s = turns[self.turn[session]]["think_s"]
+        self.turn[session] += 1
+        if self.turn[session] < len(turns):
+            number = session * 1000 + self.turn[session]
+            heapq.heappush(self.arrivals, (at_s + think_s, number, session))
+
+
+class FastRun:
+    """A workload run through the fast core; `requests` by number."""
+
+    def __init__(self, workload: Workload, **options: Any) -> None:
+        self.clients = Clients(workload)
+        self.engine = Engine(
+            engine_config(workload["cfg"]),
+            StepCost(**workload["cost"]),
+            on_finish=lambda request, now_s: self.clients.ended(int(request.request_id), now_s),
+            **options,
+        )
+        self.nodes: dict[str, Node] = {}  # by the path down to it: a node has one parent
+        self.requests: dict[int, Request] = {}
+        while True:
+            wake_s = self.engine.next_wake_s()
+            if self.clients.next_s() <= (INFINITY if wake_s is None else wake_s):
+                if self.clients.next_s() == INFINITY:
+                    return
+                self._client_acts()
+            else:
+                assert wake_s is not None
+                self.engine.run_until(wake_s)
+
+    def _client_acts(self) -> None:
+        at_s, number, turn = self.clients.pop()
+        if turn is not None:
+            self.requests[number] = Request(number, self._path(turn), turn["output"], at_s)
+            self.engine.add(self.requests[number], at_s)
+        elif not self.requests[number].finished:
+            self.engine.abort(self.requests[number], at_s)
+            self.clients.ended(number, at_s)
+
+    def _path(self, turn: dict[str, Any]) -> list[tuple[Node, int]]:
+        path, above = [], ""
+        for name, tokens in turn["path"]:
+            path.append((self.nodes.setdefault(f"{above}/{name}", Node()), tokens))
+            above += f"/{name}:{tokens}"
+        return path
+
+    def rows(self) -> list[list[Any]]:
+        """[number, first token s, last token s, cached tokens, preemptions] by number."""
+        return [
+            [n, r.first_token_s, r.last_token_s, r.cached_tokens, r.preemptions]
+            for n, r in sorted(self.requests.items())
+        ]
+
+
+def differences(expected: list[list[Any]], got: list[list[Any]]) -> list[str]:
+    """One line per request whose times (to 1e-6 s), hit or preemptions differ."""
+    lines = [] if len(expected) == len(got) else [f"{len(expected)} requests, got {len(got)}"]
+    for wanted, found in zip(expected, got, strict=False):
+        if not all(map(_same, wanted, found)):
+            lines.append(f"expected {wanted}, got {found}")
+    return lines
+
+
+def _same(wanted: float | None, found: float | None) -> bool:
+    if wanted is None or found is None:
+        return wanted is found
+    return abs(wanted - found) <= 1e-6

@@ -238,7 +238,8 @@ class Engine:
         span = Span(batch, now_s, first_s, self.cost.growth_s(batch.decodes))
         self._span = span
         scheduler.counters.prefill_computed += prefill + singles
-        if batch.chunks or batch.preempted or (freed and scheduler.waiting):
+        changed = batch.decodes != scheduler.decoders.count or (freed and scheduler.waiting)
+        if batch.chunks or batch.preempted or changed:
             return
         span.steps = self._jump_steps()
         if self._arrivals:
