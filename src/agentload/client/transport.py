@@ -11,17 +11,19 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import gevent
 import httpx2
 import openai
+import orjson
 from gevent.lock import BoundedSemaphore
 
 from agentload.client import errors
-from agentload.client.body import PromptBody
+from agentload.client.body import PromptBody, dumps
 from agentload.client.connection import IdleConnections
 from agentload.client.deadlines import Deadlines
+from agentload.client.errors import RequestFailure
 from agentload.client.exchange import Exchange
 from agentload.client.hub_transport import CURRENT, Call, HubTransport, close, tls_context
 from agentload.client.measure import measure
@@ -70,6 +72,23 @@ def make_sdk(settings: TargetSettings, reader: HubReader) -> Sdk:
         http_client=httpx2.Client(transport=transport, timeout=None, trust_env=False),
     )
     return Sdk(client, headers, proxy)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer that is no stream."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body's JSON. Raises `RequestFailure` when it is none."""
+        try:
+            return orjson.loads(self.body)
+        except ValueError:
+            start = self.body[:80].decode("utf-8", "replace")
+            raise RequestFailure("not_json", f"the answer is no JSON: {start}") from None
 
 
 @cache
@@ -154,6 +173,34 @@ class Client:
             result.error_text = errors.scrub(result.error_text, self._secrets)
         self._close_gaps = _has_close_gaps(result)
         return result
+
+    def ask(self, method: Literal["GET", "POST"], url: str, body: object = None) -> Answer:
+        """One small request, a path below the base URL or a whole address; blocks like `stream`.
+
+        Raises `RequestFailure` when no answer came or its status is no success.
+        """
+        call = Call(self._deadlines, self._idle)
+        token = CURRENT.set(call)
+        request: Any = self._sdk.client.post if method == "POST" else self._sdk.client.get
+        content = {} if method == "GET" else {"content": dumps(body)}
+        headers = {"content-type": "application/json", **self._sdk.headers}
+        try:
+            response: httpx2.Response = request(
+                url, cast_to=httpx2.Response, options={"headers": headers}, **content
+            )
+        except openai.APIError as error:
+            result = StreamResult()
+            self._failed(error, call, result)
+            text = errors.scrub(result.error_text or "", self._secrets)
+            raise RequestFailure(result.error_class or "", text) from None
+        finally:
+            CURRENT.reset(token)
+        return Answer(response.status_code, dict(response.headers), response.content)
+
+    @property
+    def proxy(self) -> str | None:
+        """The proxy that requests go through; None is straight to the target."""
+        return self._sdk.proxy
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -1,0 +1,162 @@
+"""What is asked of a target before the first load request is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from agentload.client.base_url import server_root
+from agentload.client.body import PromptBody
+from agentload.client.chunk import count
+from agentload.client.errors import RequestFailure
+from agentload.client.transport import Client
+from agentload.workload.turn import Message
+
+MENDS = {
+    "connect_error": "start the server, or mend base_url",
+    "timeout_connect": "mend base_url, or open the way through the firewall",
+    "dns_error": "mend the host name in base_url",
+    "tls_error": "mend the certificate, give its authority as ca_file, or use http://",
+    "auth": "give a valid key by OPENAI_API_KEY or --api-key-file",
+    "rate_limited": "wait, or raise the limit of this key",
+}
+
+
+class PreflightError(Exception):
+    """The target cannot be loaded as configured; the text says what was seen and the mend."""
+
+    def __init__(self, error_class: str, text: str) -> None:
+        super().__init__(text)
+        self.error_class = error_class
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModels:
+    """The model list of a target against the configured name."""
+
+    served: tuple[str, ...]
+    model: str | None  # the name to send; None when the configured one is not served
+    suggestion: str | None  # the name that was meant, as far as one can tell
+    max_model_len: int | None  # of `model`, else of `suggestion`; None where the server is silent
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target that answered and serves the model."""
+
+    model: str
+    served: tuple[str, ...]
+    max_model_len: int | None
+    warnings: tuple[str, ...]
+
+
+def compare_models(configured: str | None, page: object) -> ServedModels:
+    """Find the configured model in a `/v1/models` page; a page of another shape serves nothing.
+
+    Without a configured name the only model served is meant.
+    """
+    data = page.get("data") if isinstance(page, dict) else None
+    rows = [row for row in data if isinstance(row, dict)] if isinstance(data, list) else []
+    lengths = {
+        row["id"]: row.get("max_model_len") for row in rows if isinstance(row.get("id"), str)
+    }
+    served = tuple(lengths)
+    suggestion = _suggestion(configured, served)
+    model = configured if configured in lengths else None
+    if configured is None and len(served) == 1:
+        model = served[0]
+    name = model or suggestion
+    return ServedModels(served, model, suggestion, count(lengths[name]) if name else None)
+
+
+def _suggestion(configured: str | None, served: tuple[str, ...]) -> str | None:
+    if len(served) == 1:
+        return served[0]
+    wanted = _bare(configured or "")
+    alike = [name for name in served if _bare(name) == wanted]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _bare(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()
+
+
+def check_target(client: Client, longest_tokens: int | None = None) -> Target:
+    """Ask the target for its models before any load is sent. Raises `PreflightError`.
+
+    `longest_tokens` is the longest planned prompt with its answer, checked against
+    `max_model_len` where the server tells it.
+    """
+    settings = client.settings
+    try:
+        page = client.ask("GET", "/models").json()
+    except RequestFailure as failure:
+        if failure.error_class in ("http_404", "http_405", "http_501") and settings.model:
+            warning = f"{settings.base_url}/models: {failure.error_class}; the model is not checked"
+            return Target(settings.model, (), None, (warning,))
+        mend = MENDS.get(failure.error_class, "look into the server's log")
+        raise PreflightError(
+            failure.error_class, f"{settings.base_url}: {failure}; to mend: {mend}"
+        ) from None
+    found = compare_models(settings.model, page)
+    if found.model is None:
+        raise PreflightError("model_not_found", _no_model(settings.model, found))
+    _check_length(found, longest_tokens)
+    return Target(found.model, found.served, found.max_model_len, ())
+
+
+def _no_model(configured: str | None, found: ServedModels) -> str:
+    served = ", ".join(found.served) or "none"
+    asked = f"model {configured!r} is not served" if configured else "no model is configured"
+    mend = found.suggestion or "one of these"
+    return f"{asked}; served: {served}; to mend: set the model (OPENAI_MODEL) to {mend}"
+
+
+def _check_length(found: ServedModels, longest_tokens: int | None) -> None:
+    limit = found.max_model_len
+    if longest_tokens is not None and limit is not None and longest_tokens > limit:
+        raise PreflightError(
+            "context_overflow",
+            f"the longest planned prompt with its answer has {longest_tokens} tokens, "
+            f"max_model_len of {found.model} is {limit}; to mend: start the server with a larger "
+            "--max-model-len, or scale the contexts down (context_scale)",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Tokens of a text by the server's own count."""
+
+    tokens: int
+    source: Literal["tokenize", "usage"]
+
+
+def count_tokens(client: Client, model: str, pieces: Iterable[bytes]) -> TokenCount | None:
+    """Tokens of a JSON-escaped text: by `/tokenize`, else by the usage of two one-token requests
+    (with the text and without). None when the server tells neither."""
+    text = b"".join(pieces)
+    counted = _by_tokenize(client, model, text)
+    if counted is not None:
+        return TokenCount(counted, "tokenize")
+    whole, empty = (_prompt_tokens(client, model, content) for content in (text, b""))
+    if whole is None or empty is None:
+        return None
+    return TokenCount(whole - empty, "usage")
+
+
+def _by_tokenize(client: Client, model: str, text: bytes) -> int | None:
+    prompt = json.loads(b'"%b"' % text)
+    body = {"model": model, "prompt": prompt, "add_special_tokens": False}
+    try:
+        page = client.ask("POST", server_root(client.settings.base_url) + "/tokenize", body).json()
+    except RequestFailure:
+        return None
+    return count(page.get("count")) if isinstance(page, dict) else None
+
+
+def _prompt_tokens(client: Client, model: str, text: bytes) -> int | None:
+    body = PromptBody({"model": model, "max_tokens": 1, "temperature": 0})
+    body.add([Message("user", (text,))])
+    return client.stream(body, request_id="preflight-count").prompt_tokens
