@@ -65,6 +65,17 @@ def load(path: Path, overrides: Mapping[str, object] = MappingProxyType({})) -> 
     return scenario
 
 
+def parse_override(text: str) -> tuple[str, object]:
+    """`key.path=value`, the value as YAML has it; ValueError for anything else."""
+    key, equals, value = text.partition("=")
+    if not equals or not all(part for part in key.split(".")):
+        raise ValueError(f"{_shown(text)} is not of the form key.path=value")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ValueError(f"{_shown(value)} is not a YAML value (for {key})") from None
+
+
 def _read(path: Path) -> str:
     try:
         raw = path.read_bytes()

@@ -10,35 +10,6 @@ from agentload.scenario.model import Scenario
 from agentload.scenario.running import Stage
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What the load is at an instant of a run."""
-
-    stage: Stage
-    users: int
-    users_per_s: float  # the slope of the ramp; 0 outside one
-
-
-def load_at(stages: Sequence[Stage], since_start_s: float) -> Load | None:
-    """The load at an instant, None once all stages are over.
-
-    Within `ramp_s` the users go from those of the stage before (0 for the first) to those of the
-    stage in a straight line; with `ramp_s` 0 they are there at once.
-    """
-    begun_s, before = 0.0, 0
-    for stage in stages:
-        inside_s = since_start_s - begun_s
-        if inside_s < stage.duration_s:
-            if inside_s >= stage.ramp_s:
-                return Load(stage, stage.users, 0.0)
-            change = stage.users - before
-            users = before + round(change * inside_s / stage.ramp_s)
-            return Load(stage, users, abs(change) / stage.ramp_s)
-        begun_s += stage.duration_s
-        before = stage.users
-    return None
-
-
 def planned_duration_s(stages: Sequence[Stage]) -> float:
     """Seconds of all stages."""
     return sum(stage.duration_s for stage in stages)

@@ -50,7 +50,9 @@ def basis(
     if known is not None and known.scenario is scenario:
         return known
     level = chars_per_token / relative_chars_per_token(_sample(scenario, corpus, 40_000)[1])
-    ratios = Ratios(level, CHAT_MESSAGE_TOKENS if scenario.wire == "chat" else 0)
+    # A text cut inside a word goes out without role marks, which would put a border there.
+    plain = scenario.content.cut == "inside_word"
+    ratios = Ratios(level, 0 if plain else CHAT_MESSAGE_TOKENS)
     prefix = make_prefix(scenario, corpus, ratios, run_salt)
     if scenario.prefix.dynamic == "tools_permuted" and len(prefix.tools) < MIN_PERMUTED_TOOLS:
         raise ValueError(

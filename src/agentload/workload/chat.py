@@ -28,6 +28,7 @@ class Step:
     abort_after_s: float | None = None
     spawns: tuple[ChildPlan, ...] = ()
     place: Place | None = None  # where the answer goes on, when a text ends inside a word
+    rebuilds: bool = False  # after a compaction
 
     def with_output(self, tokens: int) -> Step:
         """The same step with its answer held at `tokens`."""

@@ -19,16 +19,16 @@ from agentload.workload.text import Text
 # (tests/unit/workload/test_content_tokens.py). Only the ratios between them are used: a run
 # measures the target's own level.
 CHARS_PER_TOKEN: dict[str, float] = {
-    "code": 4.0,
-    "view": 3.5,
-    "diff": 3.7,
-    "listing": 2.4,
-    "grep": 3.6,
-    "log": 3.4,
-    "json": 4.2,
-    "prose": 4.5,
-    "unbroken": 1.4,
-    "non_ascii": 1.7,
+    "code": 4.17,
+    "view": 3.27,
+    "diff": 3.65,
+    "listing": 2.18,
+    "grep": 3.25,
+    "log": 3.22,
+    "json": 4.61,
+    "prose": 4.55,
+    "unbroken": 1.40,
+    "non_ascii": 2.20,
 }
 
 _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}

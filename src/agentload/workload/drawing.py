@@ -8,12 +8,30 @@ from random import Random
 
 from agentload.scenario.distributions import Distribution
 from agentload.scenario.model import Scenario
+from agentload.workload.origin import StartState
 from agentload.workload.turn import ChildPlan, WaitKind
 
 
 def whole(dist: Distribution | None, rng: Random, default: float = 1) -> float:
     """A draw rounded to a whole number, at least 1; `default` without a distribution."""
     return default if dist is None else max(1, round(dist.draw(rng)))
+
+
+def draw_start_tokens(
+    scenario: Scenario, state: StartState, front_tokens: float, rng: Random
+) -> float:
+    """Tokens of a session's first prompt; `front_tokens` are those of its system message."""
+    start, subagents, interference = scenario.start, scenario.subagents, scenario.interference
+    dist, before = start.warm_tokens, 0.0
+    if state == "child":
+        dist = subagents.start_tokens if subagents else None
+    elif state == "one_shot":
+        dist = interference.prompt_tokens if interference else None
+    elif state == "fresh":
+        dist, before = start.fresh_tokens, front_tokens
+    if dist is None:
+        raise ValueError(f"scenario {scenario.name} has no start tokens for {state} sessions")
+    return before + dist.draw(rng) * scenario.context_scale
 
 
 @dataclass(slots=True)

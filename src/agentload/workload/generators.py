@@ -61,9 +61,9 @@ def _hunk(lines: list[str], changed: int, rng: Random) -> Iterator[str]:
 
 def listings(files: Iterable[SourceFile], rng: Random) -> Iterator[str]:
     """Long directory listings: mode, owner, size, date, path."""
-    for path, lines in files:
+    for path, _ in files:
         month = rng.choice(("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct"))
-        size = sum(map(len, lines)) + len(lines)
+        size = rng.randrange(60, 120_000)
         clock = f"{rng.randrange(24):02d}:{rng.randrange(60):02d}"
         yield f"-rw-r--r-- 1 dev dev {size:8d} {month} {rng.randint(1, 28):2d} {clock} {path}"
 

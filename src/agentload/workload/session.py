@@ -8,6 +8,7 @@ from random import Random
 from agentload.scenario.model import Scenario
 from agentload.workload.basis import basis
 from agentload.workload.chat import Chat, Step
+from agentload.workload.compaction import rebuild_step, summary_step
 from agentload.workload.content import Corpus
 from agentload.workload.drawing import (
     Task,
@@ -15,6 +16,7 @@ from agentload.workload.drawing import (
     draw_break,
     draw_output,
     draw_spawns,
+    draw_start_tokens,
     draw_task,
     draw_wait,
     whole,
@@ -23,8 +25,6 @@ from agentload.workload.origin import Origin, StartState, child_origin, one_shot
 from agentload.workload.turn import ChildPlan, Message, Turn, TurnClass
 from agentload.workload.writing import Draft, Place
 
-_SUMMARY_REQUEST_CHARS = 600
-_BELOW_TRIGGER = 0.9  # a rebuilt prompt stays this far below the trigger, else it would loop
 _ANSWER_AFTER_EDIT_TOKENS = 60.0
 
 
@@ -145,10 +145,10 @@ class Session:
         """
         step = self._close(turn)
         self._chat.cut(step.keep)
-        self._rebuild_next = step.turn_class == "rebuild" and step.keep == 1
+        self._rebuild_next = step.rebuilds
         if error_class == "context_overflow":
             compacts = self._scenario.window.at_limit == "compact"
-            self._rebuild_next = compacts and step.turn_class != "rebuild"
+            self._rebuild_next = compacts and not step.rebuilds
             self._ended = not self._rebuild_next
         self._ended = self._ended or turn.turn_index == 0
         return not self._ended
@@ -176,25 +176,12 @@ class Session:
         self._task.take_call()
         front = self._chat.front(rng)
         front_tokens = self._basis.ratios.tokens(front.amounts) + self._basis.ratios.message_tokens
-        room = 0.99 * min(window.end, window.hard - output)
-        tokens = min(self._start_tokens(front_tokens, rng), room) - front_tokens
+        wished = draw_start_tokens(scenario, origin.state, front_tokens, rng)
+        tokens = min(wished, window.most_prompt)
         system = Draft(Message("system", front.pieces), front.amounts)
-        drafts = [system, *self._chat.converse(tokens, rng, 1)]
-        return Step("child" if origin.state == "child" else "cold", 0, drafts, output, answer)
-
-    def _start_tokens(self, front_tokens: float, rng: Random) -> float:
-        """Tokens of the first prompt, as drawn."""
-        scenario, state, start = self._scenario, self._origin.state, self._scenario.start
-        dist, before = start.warm_tokens, 0.0
-        if state == "child" and scenario.subagents is not None:
-            dist = scenario.subagents.start_tokens
-        elif state == "one_shot" and scenario.interference is not None:
-            dist = scenario.interference.prompt_tokens
-        elif state == "fresh":
-            dist, before = start.fresh_tokens, front_tokens
-        if dist is None:
-            raise ValueError(f"scenario {scenario.name} has no start tokens for {state} sessions")
-        return before + dist.draw(rng) * scenario.context_scale
+        drafts = [system, *self._chat.converse(tokens - front_tokens, rng, 1)]
+        step = Step("child" if origin.state == "child" else "cold", 0, drafts, output, answer)
+        return step.with_output(window.most_output(tokens))
 
     def _following(self, rng: Random) -> Step | None:
         ledger = self._chat.ledger
@@ -202,7 +189,7 @@ class Session:
             return self._rebuild(rng)
         is_main = self._origin.state not in ("child", "one_shot")
         if is_main and ledger.planned(len(ledger)) >= self._basis.window.compact:
-            return self._summary(rng)
+            return self._compact(rng)
         step = self._call(rng)
         return None if step is None else self._within_window(step, rng)
 
@@ -273,39 +260,21 @@ class Session:
             return step
         at_limit = self._scenario.window.at_limit
         if at_limit == "compact" and self._origin.state != "child":
-            return self._summary(rng)
+            return self._compact(rng)
         if at_limit == "lower_output" and planned <= window.end:
             room = window.room(known, uncounted)
             return step.with_output(room) if room > 0 else None
         return None
 
-    def _summary(self, rng: Random) -> Step:
-        """The call that asks for a summary of all there is; a rebuild follows it."""
-        compaction, chat = self._scenario.compaction, self._chat
-        if compaction is None:
-            raise ValueError("the scenario has no compaction")
+    def _compact(self, rng: Random) -> Step:
+        """Ask for a summary; without the room for one only the shared prefix stays."""
+        step = summary_step(self._basis, self._chat, rng)
+        if step is None:
+            return self._rebuild(rng)
         self._rebuild_next = True
-        self._summary_tokens = float(whole(compaction.summary_tokens, rng))
-        request = self._basis.writer.user("user", _SUMMARY_REQUEST_CHARS, rng)
-        step = Step(
-            "tool", len(chat.ledger), [request], int(self._summary_tokens), self._summary_tokens,
-            draw_wait(self._scenario, False, 1, rng),
-        )  # fmt: skip
-        _, known, uncounted = chat.size(step)
-        if self._basis.window.fits(known, uncounted, step.output_tokens):
-            return step
-        return self._rebuild(rng)  # no room left for a summary: only the shared prefix stays
+        self._summary_tokens = step.answer_tokens
+        return step
 
     def _rebuild(self, rng: Random) -> Step:
-        """A prompt behind the shared prefix that stands for the conversation so far."""
-        compaction, chat, window = self._scenario.compaction, self._chat, self._basis.window
-        if compaction is None:
-            raise ValueError("the scenario has no compaction")
         self._rebuild_next = False
-        chat.generation += 1
-        output, answer = draw_output(self._scenario, rng)
-        wished = compaction.rebuild_tokens.draw(rng) * self._scenario.context_scale
-        most = min(_BELOW_TRIGGER * window.compact, 0.99 * (window.hard - output))
-        tokens = min(wished, most) - chat.ledger.planned(1)
-        drafts = chat.converse(tokens, rng, 1, self._summary_tokens)
-        return Step("rebuild", 1, drafts, output, answer)
+        return rebuild_step(self._basis, self._chat, self._summary_tokens, rng)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 from agentload.scenario.model import Scenario
 
 _UNSURE_SHARE = 0.01  # of the tokens the server has not counted yet
+_UNSURE_START_SHARE = 0.03  # of a first prompt, of which it has counted none
 
 
 def room_left(max_model_len: int, prompt_tokens: int) -> int:
@@ -29,10 +31,21 @@ class WindowRule:
         return prompt + _UNSURE_SHARE * uncounted + output_tokens <= self.hard
 
     def room(self, prompt: float, uncounted: float) -> int:
-        """Output tokens that surely fit."""
+        """Output tokens that surely fit behind a prompt."""
         if math.isinf(self.hard):
-            raise ValueError("room without a limit")
+            return sys.maxsize
         return room_left(int(self.hard), math.ceil(prompt + _UNSURE_SHARE * uncounted))
+
+    @property
+    def most_prompt(self) -> float:
+        """Tokens of the longest first prompt; infinite without a limit."""
+        return (1.0 - _UNSURE_START_SHARE) * self.end
+
+    def most_output(self, first_prompt: float) -> int:
+        """Output tokens that surely fit behind a first prompt, at least 1."""
+        if math.isinf(self.hard):
+            return sys.maxsize
+        return max(1, int(self.hard - (1.0 + _UNSURE_START_SHARE) * first_prompt))
 
 
 def window_rule(scenario: Scenario, max_model_len: int | None) -> WindowRule:
@@ -53,18 +66,24 @@ def misfit(scenario: Scenario, max_model_len: int | None) -> str | None:
     """Why the scenario cannot run with this context length, with the mend; None if it can."""
     if max_model_len is None:
         return None
-    rule = window_rule(scenario, max_model_len)
-    fixed = scenario.prefix.tools_tokens + scenario.prefix.system_tokens
-    wished = [float(fixed + scenario.prefix.group_tokens)]
-    start = scenario.start
+    rule, start = window_rule(scenario, max_model_len), scenario.start
+    prefix = scenario.prefix.tools_tokens + scenario.prefix.system_tokens
+    wished = [float(prefix + scenario.prefix.group_tokens)]
     if start.warm_tokens is not None and (start.mix.warm or start.mix.resumed_cold):
-        wished.append(start.warm_tokens.lowest())
-    needed = max(wished) * scenario.context_scale
-    if needed + scenario.turns.output_tokens.lowest() <= rule.end:
+        wished += [start.warm_tokens.lowest(), start.warm_tokens.highest()]
+    longest = max(tokens for tokens in wished if math.isfinite(tokens))
+    if longest * scenario.context_scale <= rule.most_prompt:
         return None
-    scale = 0.8 * max_model_len * scenario.window.end_share / max(wished)
+    share = rule.most_prompt / max_model_len
     return (
-        f"scenario {scenario.name}: sessions start with at least {needed:,.0f} tokens, and the"
-        f" server takes {max_model_len:,} (of which window.end_share lets a prompt have"
-        f" {rule.end:,.0f}); set context_scale to {scale:.3g} or less, or raise --max-model-len"
+        f"scenario {scenario.name}: sessions start with up to"
+        f" {longest * scenario.context_scale:,.0f} tokens, and of the {max_model_len:,} that the"
+        f" server takes a first prompt may have {rule.most_prompt:,.0f} (window.end_share); set"
+        f" context_scale to {_rounded_down(max_model_len * share / longest)} or less, or raise"
+        f" --max-model-len"
     )
+
+
+def _rounded_down(value: float) -> str:
+    digits = 2 - math.floor(math.log10(value))
+    return f"{math.floor(value * 10**digits) / 10**digits:g}"
