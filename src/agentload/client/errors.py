@@ -13,10 +13,8 @@ TEXT_LIMIT = 300
 NORMAL_FORM_LIMIT = 120
 
 _SECRET = re.compile(r"(?i)\b(bearer\s+|api[_-]?key\W{1,3})\S+|\bsk-[\w-]{4,}")
-_URL = re.compile(r"https?://\S+")
-_QUOTED_NUMBER = re.compile(r"\bHTTP \d{3}\b")
-_HEX_ID = re.compile(r"\b(?:[0-9a-f]{8,}|[0-9A-F]{8,})\b")
-_WITH_DIGIT = re.compile(r"[\w.:/-]*\d[\w.:/-]*")
+_STATUS = re.compile(r"\bHTTP \d{3}\b")
+_VARIES = re.compile(r"https?://\S+|[\w.:/-]*\d[\w.:/-]*|\b[0-9a-f]{8,}\b")
 _CONTEXT = re.compile(
     r"(?i)context[ _-]?(length|window|size)|model length|max_model_len|too many (input )?tokens"
     r"|prompt is too long|input_tokens|max_new_tokens.{0,40}must be <="
@@ -152,9 +150,8 @@ def normal_form(text: str) -> str:
         kept.append(match.group())
         return "\x00"
 
-    text = _QUOTED_NUMBER.sub(keep, scrub(text).replace("\x00", ""))
-    for pattern in (_URL, _HEX_ID, _WITH_DIGIT):
-        text = pattern.sub("#", text)
+    text = _STATUS.sub(keep, scrub(text).replace("\x00", ""))
+    text = _VARIES.sub("#", text)
     statuses = iter(kept)
     text = re.sub("\x00", lambda _: next(statuses), text)
     return text[:NORMAL_FORM_LIMIT]

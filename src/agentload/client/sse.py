@@ -25,6 +25,8 @@ class SseDecoder:
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """Events completed by these bytes. Raises `SseError` for one event above 16 MiB."""
+        if not data:
+            return []
         if self._after_cr or b"\r" in data:
             data = self._with_lf(data)
         pending = self._pending
@@ -47,10 +49,7 @@ class SseDecoder:
         # A CR ends its line at once; an LF right after it, even in the next read, belongs to it.
         if self._after_cr and data[:1] == b"\n":
             data = data[1:]
-        if data:
-            self._after_cr = data.endswith(b"\r")
-        else:
-            self._after_cr = False
+        self._after_cr = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _events(self, blocks: list[bytes]) -> list[tuple[bytes, bytes]]:

@@ -43,7 +43,7 @@ _PARSING = BoundedSemaphore(1)
 
 @dataclass(frozen=True, slots=True)
 class Sdk:
-    """The openai client of one target, the headers of each request, and the proxy on the way."""
+    """The openai client of one target, what each request's headers need, and the proxy, if any."""
 
     client: openai.OpenAI
     headers: Mapping[str, Any]
@@ -59,16 +59,17 @@ def make_sdk(settings: TargetSettings, reader: HubReader) -> Sdk:
         transport = HubTransport(settings, reader, _CLOCK)
     else:
         transport = httpx2.HTTPTransport(proxy=proxy, verify=tls_context(settings))
-    headers: dict[str, Any] = {n: v.get_secret_value() for n, v in settings.extra_headers}
-    headers["accept-encoding"] = "identity"
+    extra = {name: value.get_secret_value() for name, value in settings.extra_headers}
     key = settings.api_key
-    if key is None and not any(name.lower() == "authorization" for name in headers):
-        headers["Authorization"] = openai.omit
+    headers: dict[str, Any] = {}
+    if key is None and not any(name.lower() == "authorization" for name in extra):
+        headers["Authorization"] = openai.omit  # must be said with each request
     client = openai.OpenAI(
         base_url=settings.base_url,
         api_key=NO_KEY if key is None else key.get_secret_value(),
         max_retries=0,
         timeout=settings.total_timeout_s,
+        default_headers={**extra, "accept-encoding": "identity"},
         http_client=httpx2.Client(transport=transport, timeout=None, trust_env=False),
     )
     return Sdk(client, headers, proxy)
