@@ -1,6 +1,9 @@
 """The two server configurations that the tests measure."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 
 MAX_MODEL_LEN = 32_768
 CHUNK_TOKENS = 2048  # vLLM's default budget of a step on a CPU
