@@ -50,9 +50,9 @@ class WorkerEntry:
     host: str
     clock_offset_s: float | None = None
     clock_offset_error_s: float | None = None
-    joined_s: float | None = None
-    lost_at_s: float | None = None  # empty when it delivered all it recorded
-    rows_undelivered: int | None = None  # known to exist, never received
+    lost_at_s: float | None = None  # last heard of; empty when it delivered all it recorded
+    rows_undelivered: int | None = None  # of turns it is known to have begun; there may be more
+    missing_s: list[tuple[float, float]] = field(default_factory=list)  # without heartbeat
     health: dict[str, float | int | None] = field(default_factory=dict)
 
 

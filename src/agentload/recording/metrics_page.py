@@ -57,6 +57,8 @@ FAMILIES = frozenset(
     }
 )
 SIMULATOR_PREFIX = "agentload_sim_"
+_SIM_LATE = "agentload_sim_late_chunks_total"
+_SIM_SENT = "agentload_sim_lateness_seconds_count"
 _SUFFIX = re.compile(r"_(total|bucket|sum|count|created)$")
 _NAME = re.compile(r"(?:# (?:TYPE|HELP) )?([A-Za-z_:][A-Za-z0-9_:]*)")
 
@@ -101,3 +103,42 @@ def _is_wanted(line: str) -> bool:
     return (
         name in FAMILIES or _SUFFIX.sub("", name) in FAMILIES or name.startswith(SIMULATOR_PREFIX)
     )
+
+
+def simulator_late_share(first_page: str, last_page: str) -> float | None:
+    """Share of the chunks between two pages that the simulator sent late; None on another server.
+
+    A count that fell is a restarted server's: its own count stands.
+    """
+    late, sent = (
+        _increase(_SIM_LATE, first_page, last_page),
+        _increase(_SIM_SENT, first_page, last_page),
+    )
+    return late / sent if late is not None and sent else None
+
+
+def _increase(metric: str, first_page: str, last_page: str) -> float | None:
+    before, after = _sum_of(metric, first_page), _sum_of(metric, last_page)
+    if before is None or after is None:
+        return after
+    return after - before if after >= before else after
+
+
+def _sum_of(metric: str, page: str) -> float | None:
+    values = [s.value for s in samples(page, "", 0.0) if s.metric == metric]
+    return sum(values) if values else None
+
+
+def info_labels(page: str, family: str) -> dict[str, str]:
+    """The labels of the first sample of an info family; empty when it is not there.
+
+    Raises PageError for lines that cannot be read.
+    """
+    lines = [line for line in page.split("\n") if line.startswith(family + "{")]
+    try:
+        for found in text_string_to_metric_families("\n".join(lines[:1]) + "\n"):
+            for sample in found.samples:
+                return {k: v[:MAX_LABEL_CHARS] for k, v in sample.labels.items()}
+    except Exception as error:
+        raise PageError(f"not a Prometheus page: {str(error)[:120]}") from None
+    return {}

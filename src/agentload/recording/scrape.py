@@ -23,6 +23,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from agentload.client.base_url import server_root
 from agentload.clock import NS_PER_S, Clock, MonotonicClock, RunClock
@@ -62,6 +63,11 @@ def without_secrets(url: str) -> str:
     parts = urllib.parse.urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def page_file(which: Literal["first", "last"], index: int) -> str:
+    """The file in the run folder that keeps a page as text; `index` counts the pages scraped."""
+    return f"metrics_{which}_{index}.txt"
 
 
 class Endpoint:
@@ -122,8 +128,8 @@ class Endpoint:
         detail = self._name if fault is None else f"{self._name}: {fault}"
         self._events.append(row_line(RunEvent(time_s, kind, None, detail)))
 
-    def _keep_page(self, which: str, page: bytes) -> None:
-        (self._folder / f"metrics_{which}_{self._index}.txt").write_bytes(page)
+    def _keep_page(self, which: Literal["first", "last"], page: bytes) -> None:
+        (self._folder / page_file(which, self._index)).write_bytes(page)
 
 
 def _proxy_handlers(url: str) -> Iterator[urllib.request.BaseHandler]:

@@ -1,0 +1,108 @@
+"""Asks the target what it is before any load is sent to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agentload.client.base_url import server_root
+from agentload.client.errors import RequestFailure
+from agentload.client.preflight import PreflightError, check_target, count_tokens
+from agentload.client.transport import Client
+from agentload.recording.metrics_page import PageError, info_labels
+from agentload.swarm.plan import InputError, Wishes
+from agentload.workload.basis import calibration_sample
+from agentload.workload.content import Corpus
+from agentload.workload.window import misfit
+
+CALIBRATION_CHARS = 40_000
+CHARS_PER_WINDOW_TOKEN = 1.5  # of a small context window: at 3 characters a token half of it
+CACHE_CONFIG = "vllm:cache_config_info"
+SIMULATOR_CONFIG = "agentload_sim_info"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The target as found. `target` and `server_settings` are parts of the manifest."""
+
+    model: str
+    max_model_len: int | None
+    chars_per_token: float
+    target: dict[str, Any]
+    server_settings: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+def examine(wishes: Wishes, corpus: Corpus) -> Found:
+    """Reach the target, find the model, measure its tokens; raises InputError with the mend.
+
+    Nothing but these few requests is sent before it is known that the scenario fits the target.
+    """
+    client = Client(wishes.settings)
+    try:
+        target = check_target(client)
+        fault = misfit(wishes.scenario, target.max_model_len)
+        if fault is not None:
+            raise InputError(fault)
+        ratio = _chars_per_token(client, wishes, corpus, target.model, target.max_model_len)
+        described, server_settings = _described(client)
+    except PreflightError as error:
+        raise InputError(str(error)) from None
+    finally:
+        client.close()
+    described["max_model_len"] = target.max_model_len
+    return Found(
+        target.model, target.max_model_len, ratio, described, server_settings, target.warnings
+    )
+
+
+def _chars_per_token(
+    client: Client, wishes: Wishes, corpus: Corpus, model: str, max_model_len: int | None
+) -> float:
+    """As the scenario says, or measured on its kind of text by the server's own count."""
+    wished = wishes.scenario.chars_per_token
+    if wished != "calibrate":
+        return wished
+    chars = CALIBRATION_CHARS
+    if max_model_len is not None:
+        chars = min(chars, max(200, round(max_model_len * CHARS_PER_WINDOW_TOKEN)))
+    messages, sent_chars = calibration_sample(wishes.scenario, corpus, chars)
+    counted = count_tokens(client, model, [bytes(p) for m in messages for p in m.pieces])
+    if counted is None or counted.tokens <= 0:
+        raise InputError(
+            f"{wishes.settings.base_url} counts no tokens, neither by /tokenize nor in usage; "
+            "to mend: set chars_per_token in the scenario to a number (3.9 to 4.2 is common)"
+        )
+    return sent_chars / counted.tokens
+
+
+def _described(client: Client) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the server says of itself: parts of the manifest's target, and its settings."""
+    root = server_root(client.settings.base_url)
+    target: dict[str, Any] = {"server_version": None}
+    try:
+        page = client.ask("GET", f"{root}/version").json()
+        target["server_version"] = str(page["version"])[:80]
+    except (RequestFailure, ValueError, KeyError, TypeError):
+        pass
+    try:
+        metrics = client.ask("GET", f"{root}/metrics").body.decode("utf-8", "replace")
+        cache = info_labels(metrics, CACHE_CONFIG)
+        simulator = info_labels(metrics, SIMULATOR_CONFIG)
+    except (RequestFailure, PageError):
+        cache, simulator = {}, {}
+    target["num_gpu_blocks"] = _whole(cache.get("num_gpu_blocks"))
+    target["block_size"] = _whole(cache.get("block_size"))
+    target["sim_speed"] = _number(simulator.get("speed"))
+    return target, {**cache, **simulator}
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,102 @@
+"""The part of a load-generating process that outlives a run: text, samplers, the current run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gevent
+
+from agentload.client.transport import prepare_process
+from agentload.clock import Clock
+from agentload.recording.health import SAMPLE_EVERY_S
+from agentload.recording.recorder import Recorder
+from agentload.swarm import current
+from agentload.swarm.load_run import LoadRun
+from agentload.swarm.spec import RunSpec
+from agentload.swarm.target import deadlines_of, target_settings
+from agentload.workload.basis import basis
+from agentload.workload.content import Corpus
+
+logger = logging.getLogger(__name__)
+
+
+class LoadSide:
+    """Starts and ends the runs of one process. The text of all sessions is built once, in a thread:
+    on the hub it would stop heartbeats for seconds."""
+
+    def __init__(self, environment: Any, clock: Clock) -> None:
+        self.corpus = Corpus()
+        self.run: LoadRun | None = None
+        self._environment = environment
+        self._clock = clock
+        self._samplers: list[Any] = []
+        self._text = gevent.get_hub().threadpool.spawn(self.corpus.build_all)
+
+    def start(
+        self,
+        spec: RunSpec,
+        recorder: Recorder,
+        env: Mapping[str, str],
+        client_id: str,
+        clock_offset_ns: Callable[[], int],
+        rows_queued: Callable[[], int],
+    ) -> LoadRun:
+        """Begin to load; users that Locust starts from now on find the run."""
+        self._text.get()
+        options = self._environment.parsed_options
+        settings, sources = target_settings(options, spec.base_url, env)
+        run = LoadRun(
+            spec,
+            settings,
+            self.corpus,
+            recorder,
+            self._clock,
+            client_id,
+            clock_offset_ns,
+            deadlines_of(spec.scenario(), settings, sources),
+        )
+        prepare = gevent.get_hub().threadpool.spawn(
+            basis,
+            run.scenario,
+            self.corpus,
+            spec.chars_per_token,
+            spec.max_model_len,
+            spec.run_salt,
+        )
+        prepare.get()
+        prepare_process(settings)
+        self.run = run
+        self._samplers = [
+            gevent.spawn(self._sample_lag, run),
+            gevent.spawn(self._sample_seconds, run, rows_queued),
+        ]
+        current.set_load_run(run)
+        return run
+
+    def stopping(self) -> None:
+        """The run is about to stop: nobody waits for the end of the warm-up any more."""
+        if self.run is not None:
+            self.run.stop()
+
+    def finish(self) -> None:
+        """All users are gone; nothing is recorded after this."""
+        current.set_load_run(None)
+        gevent.killall(self._samplers)
+        self._samplers = []
+
+    def _sample_lag(self, run: LoadRun) -> None:
+        while True:
+            run.lag.sleeping(self._clock.now_ns())
+            gevent.sleep(SAMPLE_EVERY_S)
+            run.lag.woke(self._clock.now_ns())
+
+    def _sample_seconds(self, run: LoadRun, rows_queued: Callable[[], int]) -> None:
+        while True:
+            gevent.sleep(1.0)
+            try:
+                run.sample_second(self._environment.runner.user_count, rows_queued())
+            except Exception:
+                run.counters.listener_errors += 1
+                logger.exception("the load generator's own figures could not be recorded")

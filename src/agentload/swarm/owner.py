@@ -1,0 +1,208 @@
+"""The owner of a run: its folder, its manifest, its stages, its verdict."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agentload.clock import Clock, RunClock
+from agentload.recording.clocksync import clock_identity
+from agentload.recording.manifest import (
+    Manifest,
+    WorkerEntry,
+    library_versions,
+    new_run_id,
+    write_manifest,
+)
+from agentload.recording.metrics_page import PageError, simulator_late_share
+from agentload.recording.record import TURNS_CSV, RunEvent
+from agentload.recording.recorder import Recorder, create_run_folder
+from agentload.recording.scrape import metrics_urls, page_file
+from agentload.recording.verdict import judge
+from agentload.swarm import tally
+from agentload.swarm.examine import Found
+from agentload.swarm.numbering import dispatch_ranks
+from agentload.swarm.options import metrics_pages
+from agentload.swarm.plan import Wishes
+from agentload.swarm.scraper import Scraper
+from agentload.swarm.spec import RunSpec
+from agentload.swarm.stages import Step
+from agentload.swarm.watch import WorkerWatch
+
+logger = logging.getLogger(__name__)
+
+BY_PLAN = "plan"
+PLAN_SHARE = 0.95  # a run that ended earlier is interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended, as told by whoever ended it."""
+
+    by: str  # plan, stop, signal, workers_lost, error
+    workers_lost: tuple[str, ...] = ()
+
+
+class OwnedRun:
+    """One run from its folder's first file to its verdict."""
+
+    def __init__(
+        self, options: Any, wishes: Wishes, found: Found, client_ids: Iterable[str], clock: Clock
+    ) -> None:
+        self._clock = clock
+        self._options = options
+        self.plan = wishes.stages
+        self.run_clock = RunClock.starting_now(clock)
+        ranks = dispatch_ranks(client_ids)
+        self.watch = WorkerWatch(frozenset(ranks))
+        self.manifest = _manifest(options, wishes, found, self.run_clock)
+        self.spec = RunSpec(
+            run_id=self.manifest.run_id,
+            run_salt=secrets.token_hex(4) if options.run_salt is None else options.run_salt,
+            scenario_json=wishes.scenario.model_dump_json(),
+            steps=wishes.stages.steps,
+            base_url=wishes.settings.base_url,
+            model=found.model,
+            chars_per_token=found.chars_per_token,
+            max_model_len=found.max_model_len,
+            run_start_ns=self.run_clock.start_ns,
+            wall_start_unix_s=self.run_clock.wall_start_unix_s,
+            clock_identity=clock_identity(),
+            ranks=ranks,
+            stages_from_s=None,
+        )
+        self._wishes = wishes
+        self.folder = create_run_folder(Path(options.run_dir), self.manifest)
+        self.recorder = Recorder(self.folder)
+        self._scraper = self._start_scraper(wishes.settings.base_url)
+
+    # -- time and stages --------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        return self.run_clock.seconds(self._clock.now_ns())
+
+    def event(self, kind: str, detail: str, worker_id: str | None = None) -> None:
+        self.recorder.record(RunEvent(self.now_s(), kind, worker_id, detail))
+
+    def warm_up_is_over(self, at_gate: int) -> bool:
+        """Whether the stages may begin: all users are warm, there is no warm-up, or it is late."""
+        if not self._wishes.warms_up or at_gate >= self.plan.warm_up_users:
+            return True
+        if self.now_s() < self._wishes.scenario.warm_up.max_s:
+            return False
+        self.event("warm_up_cut", f"{at_gate} of {self.plan.warm_up_users} users were warm")
+        return True
+
+    def begin_stages(self, from_s: float) -> None:
+        """Count the stages from this second of the run on."""
+        self.spec = replace(self.spec, stages_from_s=from_s)
+        start_s, end_s = self.plan.measured_window_s()
+        self.manifest.measured_from_s = None if start_s is None else from_s + start_s
+        self.manifest.measured_to_s = None if end_s is None else from_s + end_s
+        self.event("stages_begin", f"at {from_s:.3f} s")
+        write_manifest(self.folder, self.manifest)
+
+    def step(self) -> Step | None:
+        """The stage that is on; the first one during the warm-up; None when all are over."""
+        from_s = self.spec.stages_from_s
+        return self._wishes.first_step() if from_s is None else self.plan.at(self.now_s() - from_s)
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def finish(
+        self,
+        ending: Ending,
+        statuses: Mapping[str, tally.Status],
+        workers: list[WorkerEntry],
+    ) -> Manifest:
+        """Write the last rows and the manifest with counts, state and verdict."""
+        ended_s = self.now_s()
+        self.watch.close(ended_s)
+        self.event("run_ends", ending.by)
+        if self._scraper is not None:
+            self._scraper.close()
+        from_s = self.spec.stages_from_s
+        stage_s = 0.0 if from_s is None else ended_s - from_s
+        manifest = self.manifest
+        manifest.ended_s, manifest.ended_by = ended_s, ending.by
+        manifest.workers = workers
+        recorded = self.recorder.rows.written.get(TURNS_CSV, 0)
+        manifest.counts = tally.counts(statuses.values(), recorded)
+        manifest.verdict = judge(
+            tally.evidence(
+                statuses.values(),
+                rows_lost=manifest.counts.lost,
+                workers_lost=ending.workers_lost,
+                workers_changed=self._changes(),
+                clock_offset_error_s=max(
+                    (w.clock_offset_error_s or 0.0 for w in workers), default=None
+                ),
+                clock_offset_unknown=tuple(
+                    w.worker_id for w in workers if w.clock_offset_error_s is None
+                ),
+                simulator_late_share=self._simulator_late_share(),
+                planned_s=manifest.planned_s,
+                ended_s=stage_s,
+                turns_recorded=recorded,
+            )
+        )
+        manifest.state = "complete" if self._is_complete(ending, stage_s) else "interrupted"
+        if manifest.measured_to_s is None or manifest.measured_to_s > ended_s:
+            manifest.measured_to_s = ended_s if from_s is not None else None
+        self.recorder.close()
+        write_manifest(self.folder, manifest)
+        return manifest
+
+    def _is_complete(self, ending: Ending, stage_s: float) -> bool:
+        planned_s = self.manifest.planned_s
+        if planned_s is None:
+            return ending.by != "error"
+        return ending.by == BY_PLAN or stage_s >= PLAN_SHARE * planned_s
+
+    def _changes(self) -> tuple[str, ...]:
+        return tuple(
+            f"{change.kind.removeprefix('worker_')} at {change.at_s:.1f} s: {change.client_id}"
+            for change in self.watch.changes
+        )
+
+    def _simulator_late_share(self) -> float | None:
+        """Of the first page only: a simulator is one server."""
+        try:
+            first, last = (
+                (self.folder / page_file(which, 0)).read_text(encoding="utf-8", errors="replace")
+                for which in ("first", "last")
+            )
+            return simulator_late_share(first, last)
+        except (OSError, PageError):
+            return None
+
+    def _start_scraper(self, base_url: str) -> Scraper | None:
+        pages = metrics_pages(self._options)
+        if pages is None:
+            return None
+        scraper = Scraper(self.folder, metrics_urls(base_url, pages), self.run_clock.start_ns)
+        if not scraper.wait_first():
+            self.event("scrape_failed", "the scraping process did not start")
+        return scraper
+
+
+def _manifest(options: Any, wishes: Wishes, found: Found, run_clock: RunClock) -> Manifest:
+    wall_s = run_clock.wall_start_unix_s
+    name = wishes.scenario.name if options.arm == "run" else f"{wishes.scenario.name} {options.arm}"
+    return Manifest(
+        run_id=wishes.run_id or new_run_id(wall_s, name),
+        scenario=wishes.scenario.resolved(),
+        arm={"name": options.arm, "settings": found.server_settings},
+        target={"base_url": wishes.settings.base_url, "model": found.model, **found.target},
+        stages=wishes.stages.as_json(),
+        wall_start_unix_s=wall_s,
+        settings_sources=wishes.sources,
+        chars_per_token=found.chars_per_token,
+        planned_s=wishes.stages.planned_s,
+        users=max(step.users for step in wishes.stages.steps),
+        libraries=library_versions(),
+    )

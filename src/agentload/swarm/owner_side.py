@@ -1,0 +1,185 @@
+"""Locust's events as the owner of runs sees them: on the master, or in a single process."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from locust.exception import StopTest
+
+from agentload.clock import Clock
+from agentload.recording.recorder import RunFolderError
+from agentload.swarm.examine import Found, examine
+from agentload.swarm.owner import BY_PLAN, Ending, OwnedRun
+from agentload.swarm.plan import Flags, InputError, Wishes, read_wishes
+from agentload.swarm.spec import SPEC_ATTRIBUTE
+from agentload.swarm.stages import Step
+from agentload.swarm.workers import Workers
+from agentload.workload.content import Corpus
+
+logger = logging.getLogger(__name__)
+
+EXIT_INPUT = 2
+EXIT_INVALID = 3
+LOOK_EVERY_S = 0.2
+
+
+class OwnerSide:
+    """Makes a run of each start, watches it, ends it. At most one run goes on at a time."""
+
+    def __init__(
+        self, environment: Any, workers: Workers, corpus: Corpus, flags: Flags, clock: Clock
+    ) -> None:
+        self.finished = Event()
+        self._environment = environment
+        self._workers = workers
+        self._corpus = corpus
+        self._flags = flags
+        self._clock = clock
+        self._examined: tuple[Wishes, Found] | None = None
+        self._run: OwnedRun | None = None
+        self._watcher: Any = None
+        self._ended_by: str | None = None
+        self.finished.set()
+
+    # -- before a run -----------------------------------------------------------------------
+
+    def examine(self) -> None:
+        """Read what is wished and look at the target; raises InputError."""
+        wishes = self._read_wishes()
+        self._examined = wishes, examine(wishes, self._corpus)
+
+    def _read_wishes(self) -> Wishes:
+        options = self._environment.parsed_options
+        flags = self._flags
+        if flags.given:  # the form of the web page may have changed them
+            flags = Flags(options.num_users, options.spawn_rate, options.run_time)
+        return read_wishes(options, self._environment.host, os.environ, flags)
+
+    def next_step(self) -> Step | None:
+        """What Locust should run now; None when the plan is over. For the shape."""
+        if self._run is not None:
+            step = self._run.step()
+            if step is None:
+                self._ended_by = BY_PLAN
+            return step
+        try:
+            self._workers.check()
+            if self._examined is None:
+                self.examine()
+        except InputError as error:
+            self._refuse(str(error))
+        if self._examined is None:
+            raise StopTest("nothing was examined")
+        return self._examined[0].first_step()
+
+    def _refuse(self, text: str) -> None:
+        """Say why no run begins, and end Locust's start of it."""
+        logger.error("agentload: %s", text)
+        self._environment.process_exit_code = EXIT_INPUT
+        raise StopTest(f"no run was started: {text}")
+
+    # -- Locust's events --------------------------------------------------------------------
+
+    def on_test_start(self, **_: Any) -> None:
+        """Make the run folder, tell the workers, begin to load."""
+        try:
+            if self._examined is None:
+                self.examine()
+            if self._examined is None:
+                raise InputError("nothing was examined")
+            wishes, found = self._examined
+            self._examined = None
+            options = self._environment.parsed_options
+            run = OwnedRun(options, wishes, found, self._workers.client_ids(), self._clock)
+        except (InputError, RunFolderError) as error:
+            self._refuse(str(error))
+            return
+        logger.info("agentload: run folder %s", run.folder)
+        for warning in found.warnings:
+            run.event("warning", warning)
+        self._ended_by = None
+        self.finished.clear()
+        self._workers.begin(run)
+        self._run = run
+        self._tell()
+        self._workers.load()
+        self._look(run)
+        self._watcher = gevent.spawn(self._look_forever, run)
+
+    def on_test_stopping(self, **_: Any) -> None:
+        """From here on workers leave because they are told to."""
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher = None
+        self._workers.stopping()
+
+    def on_test_stop(self, **_: Any) -> None:
+        """All users are gone: wait for the last rows, judge, close the folder."""
+        run = self._run
+        if run is None:
+            return
+        self._run = None
+        try:
+            self._finish(run)
+        finally:
+            self.finished.set()
+
+    def stop(self, by: str) -> None:
+        """End the run that goes on, if any, and wait until its folder is closed."""
+        if self._run is not None:
+            self._ended_by = self._ended_by or by
+            self._environment.runner.stop()
+        self.finished.wait()
+
+    def on_quitting(self, **_: Any) -> None:
+        """The process is about to end; its exit code is read after this."""
+        self.stop("signal")
+
+    # -- while it runs ----------------------------------------------------------------------
+
+    def _look_forever(self, run: OwnedRun) -> None:
+        while True:
+            gevent.sleep(LOOK_EVERY_S)
+            try:
+                self._look(run)
+            except Exception:
+                logger.exception("agentload: the watch of the run failed")
+
+    def _look(self, run: OwnedRun) -> None:
+        for change in run.watch.observe(run.now_s(), self._workers.states()):
+            run.event(change.kind, change.client_id)
+            logger.warning("agentload: %s: %s", change.kind, change.client_id)
+        refused = self._workers.refusal()
+        if refused is not None:
+            self._ended_by = "error"
+            gevent.spawn(self._environment.runner.quit)
+            run.event("worker_refused", refused)
+        if run.spec.stages_from_s is None and run.warm_up_is_over(self._workers.at_gate()):
+            run.begin_stages(run.now_s())
+            self._tell()
+            self._workers.begin_stages(run)
+
+    def _tell(self) -> None:
+        """Put the run where Locust's orders to its workers carry it."""
+        if self._run is not None:
+            options = self._environment.parsed_options
+            setattr(options, SPEC_ATTRIBUTE, self._run.spec.as_message())
+
+    def _finish(self, run: OwnedRun) -> None:
+        lost = self._workers.collect(run)
+        by = self._ended_by or ("workers_lost" if lost else "stop")
+        statuses: Mapping[str, Any] = self._workers.statuses()
+        manifest = run.finish(Ending(by, lost), statuses, self._workers.entries(run))
+        verdict = manifest.verdict
+        logger.info(
+            "agentload: %s is %s (%s)", run.folder, manifest.state, verdict and verdict.level
+        )
+        for reason in verdict.reasons if verdict else ():
+            logger.warning("agentload: %s", reason)
+        if manifest.state != "complete" or verdict is None or verdict.level == "invalid":
+            self._environment.process_exit_code = EXIT_INVALID

@@ -1,0 +1,94 @@
+"""Everything that is decided before a run begins: scenario, target, stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agentload.client.settings import SettingsError, TargetSettings
+from agentload.recording.manifest import checked_run_id
+from agentload.scenario import Scenario, ScenarioError, load
+from agentload.swarm.options import scenario_overrides
+from agentload.swarm.stages import StagePlan, Step, plan_of_flags, plan_of_stages
+from agentload.swarm.target import target_settings
+
+
+class InputError(Exception):
+    """Something the user gave cannot be used; the text has every fault, and no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """`--users`, `--spawn-rate` and `--run-time`, taken from Locust so that stages rule alone."""
+
+    users: int | None
+    spawn_rate: float | None
+    run_time_s: float | None
+
+    @property
+    def given(self) -> bool:
+        return self.users is not None or self.run_time_s is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is to be run, read and checked without the target being asked."""
+
+    scenario: Scenario
+    stages: StagePlan
+    settings: TargetSettings
+    sources: dict[str, str]
+    run_id: str | None  # None: to be made
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether turns come before the first stage."""
+        return bool(self.scenario.warm_up.turns_per_session and self.stages.warm_up_users)
+
+    def first_step(self) -> Step:
+        """What Locust starts with: the warm-up has the first stage's users at once."""
+        first = self.stages.steps[0]
+        return replace(first, ramp_s=0.0) if self.warms_up else first
+
+
+def read_wishes(options: Any, host: str | None, env: Mapping[str, str], flags: Flags) -> Wishes:
+    """Scenario, settings and stages; raises InputError with the faults of all of them."""
+    faults: list[str] = []
+    scenario = _scenario(options, faults)
+    settings, sources = TargetSettings(), dict[str, str]()
+    try:
+        settings, sources = target_settings(options, host, env)
+    except SettingsError as error:
+        faults.extend(error.faults)
+    run_id = None
+    try:
+        run_id = checked_run_id(options.run_id) if options.run_id else None
+    except ValueError as error:
+        faults.append(str(error))
+    if scenario is None or faults:
+        raise InputError("\n".join(faults))
+    return Wishes(scenario, stages_of(scenario, flags), settings, sources, run_id)
+
+
+def stages_of(scenario: Scenario, flags: Flags) -> StagePlan:
+    """The scenario's stages, or the one stage that the flags describe when there are any.
+
+    A flag that is missing beside one that was given comes from the scenario's first stage.
+    """
+    if not flags.given:
+        return plan_of_stages(scenario.stages)
+    users = scenario.stages[0].users if flags.users is None else flags.users
+    return plan_of_flags(max(1, users), flags.spawn_rate or float(max(1, users)), flags.run_time_s)
+
+
+def _scenario(options: Any, faults: list[str]) -> Scenario | None:
+    if not options.scenario:
+        faults.append("no scenario: give --scenario FILE, for example scenarios/steady-append.yaml")
+        return None
+    try:
+        return load(Path(options.scenario), scenario_overrides(options))
+    except ScenarioError as error:
+        faults.append(str(error))
+        return None

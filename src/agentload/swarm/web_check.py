@@ -1,0 +1,35 @@
+"""Faults of what is typed into Locust's web page, shown there instead of a run that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, jsonify, request
+from locust.runners import STATE_RUNNING, STATE_SPAWNING
+
+from agentload.swarm.owner_side import OwnerSide
+from agentload.swarm.plan import InputError
+
+_FIELDS = ("scenario", "model", "arm")
+
+
+def refuse_in_form(app: Any, environment: Any, owner: OwnerSide) -> None:
+    """Before Locust starts a run from its form, examine what the form says."""
+
+    def examine_form() -> Response | None:
+        starts = request.method == "POST" and request.path.rstrip("/").endswith("/swarm")
+        if not starts or environment.runner.state in (STATE_RUNNING, STATE_SPAWNING):
+            return None
+        options = environment.parsed_options
+        for name in _FIELDS:
+            if name in request.form:
+                setattr(options, name, request.form[name])
+        if request.form.get("host"):
+            environment.host = request.form["host"]
+        try:
+            owner.examine()
+        except InputError as error:
+            return jsonify({"success": False, "message": str(error), "host": environment.host})
+        return None
+
+    app.before_request(examine_form)

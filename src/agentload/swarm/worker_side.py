@@ -1,0 +1,193 @@
+"""A worker's part in a run: it loads, and hands its rows to the master until all are taken."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import gevent
+from locust.exception import RPCError
+
+from agentload.client.settings import SettingsError
+from agentload.clock import Clock
+from agentload.recording.clocksync import ClockOffset, clock_identity
+from agentload.recording.recorder import SHARD_ROWS, Recorder
+from agentload.recording.relay import ShardSender
+from agentload.swarm import messages
+from agentload.swarm.load_side import LoadSide
+from agentload.swarm.spec import SPEC_ATTRIBUTE, RunSpec
+
+logger = logging.getLogger(__name__)
+
+FIRST_PINGS = 20
+FIRST_PING_EVERY_S = 0.05
+PING_EVERY_S = 2.0
+BATCH_EVERY_S = 1.0
+DELIVERY_S = 15.0  # how long a worker that ends by itself waits for the last answer
+EXIT_UNDELIVERED = 3
+
+
+class WorkerSide:
+    """Listens to Locust on a worker. Its shard of the run is on disk before it is on the wire."""
+
+    def __init__(self, environment: Any, runner: Any, clock: Clock) -> None:
+        self._environment = environment
+        self._runner = runner
+        self._clock = clock
+        self._load = LoadSide(environment, clock)
+        self._offset = ClockOffset()
+        self._sender: ShardSender | None = None
+        self._recorder: Recorder | None = None
+        self._final = False
+        self._refused: str | None = None
+        runner.register_message(messages.PONG, self._on_pong)
+        runner.register_message(messages.ACK, self._on_ack)
+        runner.register_message(messages.STAGES, self._on_stages)
+        gevent.spawn(self._ping_forever)
+        gevent.spawn(self._send_forever)
+
+    # -- Locust's events --------------------------------------------------------------------
+
+    def on_test_start(self, **_: Any) -> None:
+        """Load in the run that the master describes."""
+        told = getattr(self._environment.parsed_options, SPEC_ATTRIBUTE, None)
+        if told is None:
+            logger.error("the master runs no agentload locustfile: nothing will be sent")
+            return
+        spec = RunSpec.from_message(told)
+        identity = clock_identity()
+        self._offset.same_clock = identity is not None and identity == spec.clock_identity
+        self._final = False
+        client_id = self._runner.client_id
+        folder = self._shard_folder(spec.run_id, client_id)
+        self._recorder = Recorder(folder, SHARD_ROWS)
+        self._sender = ShardSender(folder, spec.run_id, client_id)
+        try:
+            self._load.start(
+                spec, self._recorder, os.environ, client_id, self._offset_ns, self._rows_queued
+            )
+        except SettingsError as error:
+            self._refused = str(error)
+            logger.error("agentload: %s", error)
+            self._send()
+
+    def on_test_stopping(self, **_: Any) -> None:
+        self._load.stopping()
+
+    def on_test_stop(self, **_: Any) -> None:
+        """All users are gone: send what is left, before Locust says that the worker stopped."""
+        self._load.finish()
+        # Locust sleeps this long before the worker registers again, and a master that quits
+        # meanwhile cannot tell it to: the worker would stay for a minute. Each start sets it anew.
+        self._environment.stop_timeout = 0.0
+        if self._sender is not None:
+            self._final = True
+            self._send()
+
+    def on_quitting(self, **_: Any) -> None:
+        """Ended from here (a signal, a lost master): stop well, then wait for the last answer."""
+        runs_on = self._load.run is not None and not self._final
+        if runs_on:
+            self._runner.stop()
+            with gevent.Timeout(DELIVERY_S, False):
+                while self._sender is not None:
+                    gevent.sleep(0.1)
+        if self._sender is not None:
+            self._environment.process_exit_code = EXIT_UNDELIVERED
+            logger.error(
+                "agentload: %d rows were not taken by the master and are kept in %s",
+                self._sender.undelivered_rows(),
+                self._sender.folder,
+            )
+
+    # -- messages ---------------------------------------------------------------------------
+
+    def _on_pong(self, msg: Any, **_: Any) -> None:
+        self._offset.add(msg.data["sent_ns"], msg.data["master_ns"], self._clock.now_ns())
+
+    def _on_ack(self, msg: Any, **_: Any) -> None:
+        sender = self._sender
+        if sender is None:
+            return
+        more = sender.answered(msg.data)
+        if sender.refused:
+            logger.error("agentload: the master refuses rows: %s", sender.refused)
+        elif self._final and sender.delivered:
+            self._close_shard(sender)
+        elif more:
+            self._send()
+
+    def _on_stages(self, msg: Any, **_: Any) -> None:
+        run = self._load.run
+        if run is not None and msg.data["run_id"] == run.spec.run_id:
+            run.begin_stages(msg.data["from_s"])
+
+    # -- rows -------------------------------------------------------------------------------
+
+    def _send_forever(self) -> None:
+        while True:
+            gevent.sleep(BATCH_EVERY_S)
+            self._send()
+
+    def _send(self) -> None:
+        if self._sender is None:
+            return
+        try:
+            batch = self._sender.batch(self._clock.now_ns(), self._status())
+            if batch is not None:
+                self._runner.send_message(messages.ROWS, batch)
+        except (RPCError, OSError) as error:
+            logger.warning("agentload: rows could not be sent and will be again: %s", error)
+
+    def _status(self) -> dict[str, Any]:
+        run = self._load.run
+        status = {} if run is None else run.status()
+        status["final"] = self._final
+        status["refused"] = self._refused
+        if self._offset.known:
+            offset_ns, error_ns = self._offset.best(self._clock.now_ns())
+            status["clock_offset_s"] = offset_ns / 1e9
+            status["clock_offset_error_s"] = error_ns / 1e9
+        return status
+
+    def _rows_queued(self) -> int:
+        return 0 if self._sender is None else self._sender.undelivered_rows()
+
+    def _shard_folder(self, run_id: str, client_id: str) -> Path:
+        folder = spool_root(self._environment.parsed_options) / run_id / client_id
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _close_shard(self, sender: ShardSender) -> None:
+        """The master has all of it: the shard is a copy, and goes."""
+        self._sender = None
+        if self._recorder is not None:
+            self._recorder.close()
+        shutil.rmtree(sender.folder, ignore_errors=True)
+
+    # -- clocks -----------------------------------------------------------------------------
+
+    def _offset_ns(self) -> int:
+        """Master's clock minus ours; 0 before the first round trip, which takes milliseconds."""
+        return self._offset.best(self._clock.now_ns())[0] if self._offset.known else 0
+
+    def _ping_forever(self) -> None:
+        pings = 0
+        while True:
+            try:
+                self._runner.send_message(messages.PING, {"sent_ns": self._clock.now_ns()})
+            except RPCError:
+                logger.debug("a ping could not be sent")
+            pings += 1
+            gevent.sleep(FIRST_PING_EVERY_S if pings < FIRST_PINGS else PING_EVERY_S)
+
+
+def spool_root(options: Any) -> Path:
+    """Where workers of this machine keep rows until they are delivered; of this user only."""
+    if options.spool_dir:
+        return Path(options.spool_dir)
+    return Path(tempfile.gettempdir()) / f"agentload-spool-{os.getuid()}"
