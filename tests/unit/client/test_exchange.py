@@ -1,0 +1,295 @@
+"""The client against a server that misbehaves: one class for each failure, nothing raised."""
+
+import gzip
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.client.driving import Driver, gaps_s, seconds
+from tests.unit.client.fake_server import (
+    DONE,
+    FINISH,
+    SSE_HEAD,
+    FakeServer,
+    Request,
+    event,
+    stream,
+)
+
+pytestmark = pytest.mark.slow
+
+WHOLE = event("a") + event("b") + FINISH + DONE
+Handler = Callable[[Request], None]
+
+
+def raw(*parts: bytes, close: bool = True) -> Handler:
+    """Sends these bytes for every request, each on its own."""
+
+    def handle(request: Request) -> None:
+        for part in parts:
+            request.wire.send(part)
+            time.sleep(0.02)
+        if close:
+            request.wire.close()
+
+    return handle
+
+
+def answer(status: int, body: bytes, **headers: str) -> Handler:
+    return lambda request: request.wire.answer(status, body, headers)
+
+
+def reset_at_once(request: Request) -> None:
+    request.wire.reset()
+
+
+def reset_midway(request: Request) -> None:
+    request.wire.send(SSE_HEAD)
+    request.wire.chunk(event("a"))
+    time.sleep(0.05)
+    request.wire.reset()
+
+
+def silent(request: Request) -> None:
+    request.wire.sock.settimeout(5)
+    request.wire.sock.recv(1)
+
+
+def silent_after_a_token(request: Request) -> None:
+    request.wire.send(SSE_HEAD)
+    request.wire.chunk(event("a"))
+    silent(request)
+
+
+def comments_only(request: Request) -> None:
+    request.wire.send(SSE_HEAD)
+    for _ in range(40):
+        time.sleep(0.05)
+        request.wire.chunk(b": ping\n\n")
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        (raw(HEAD + b"\r\n" + WHOLE), None),  # the close is the end
+        (raw(HEAD + b"content-length: %d\r\n\r\n" % len(WHOLE) + WHOLE), None),
+        (raw(HEAD + b"\r\n", event("a"), FINISH), None),  # no [DONE], a finish and a clean close
+        (raw(HEAD + b"\r\n", event("a")), "stream_cut"),
+        (raw(HEAD + b"content-length: 9999\r\n\r\n" + event("a") + FINISH), "stream_cut"),
+        (raw(SSE_HEAD, b"5\r\ndata:\r\n"), "stream_cut"),
+        (raw(SSE_HEAD, b"zz\r\n"), "stream_cut"),
+        (raw(b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + b"\r\n" + WHOLE), None),
+        (raw(b"SSH-2.0-OpenSSH_9.6\r\n"), "not_a_stream"),
+        (raw(), "connection_reset"),
+        (reset_at_once, "connection_reset"),
+        (reset_midway, "connection_reset"),
+        (silent, "timeout_first_token"),
+        (comments_only, "timeout_first_token"),
+        (silent_after_a_token, "timeout_read"),
+        (answer(200, b'{"choices":[]}', **{"content-type": "application/json"}), "not_a_stream"),
+        (answer(200, b"<html>", **{"content-type": "text/html"}), "not_a_stream"),
+        (answer(200, WHOLE, **{"content-type": "text/plain"}), None),
+        (answer(200, b"x", **{"content-encoding": "br"}), "not_a_stream"),
+        (answer(200, b"data: {}\n\ndata: [DONE]\n\n"), "empty_response"),
+        (answer(200, b"data: oops\n\ndata: [DONE]\n\n"), "bad_event"),
+        (answer(401, b'{"error":"Unauthorized"}'), "auth"),
+        (answer(403, b"no"), "auth"),
+        (answer(404, b"<html>not here</html>"), "http_404"),
+        (answer(400, b'{"error":{"message":"maximum context length is 9"}}'), "context_overflow"),
+        (answer(500, b"\xff\xfe"), "http_500"),
+        (answer(302, b"", location="http://127.0.0.1:1/"), "http_302"),
+    ],
+)
+def test_each_answer_has_one_class(driver: Driver, handler: Handler, expected: str | None) -> None:
+    limits = {"first_token_timeout_s": 0.6, "between_chunks_timeout_s": 0.3}
+    with FakeServer(handler) as server:
+        [result] = driver.run(server.url, **limits)
+    assert result["error_class"] == expected
+    assert result["status"] == ("error" if expected else "success")
+    assert (result["error_text"] is None) is (expected is None)
+    assert result["end_ns"] >= result["send_start_ns"]
+
+
+def test_gzip_and_trailers(driver: Driver) -> None:
+    packed = gzip.compress(WHOLE)
+
+    def handle(request: Request) -> None:
+        assert request.headers["accept-encoding"] == "identity"
+        request.wire.send(SSE_HEAD.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n"))
+        for start in range(0, len(packed), 9):
+            request.wire.chunk(packed[start : start + 9])
+        request.wire.send(b"0\r\nx-served-by: trailer\r\n\r\n")
+
+    with FakeServer(handle) as server:
+        [result] = driver.run(server.url)
+    assert (result["status"], result["text"]) == ("success", "ab")
+    assert result["replica"] is None
+
+
+def test_a_body_left_open_after_done_ends_soon(driver: Driver) -> None:
+    def handle(request: Request) -> None:
+        request.wire.send(SSE_HEAD)
+        for part in (event("a"), FINISH, DONE):
+            request.wire.chunk(part)
+        silent(request)
+
+    with FakeServer(handle) as server:
+        [result] = driver.run(server.url)
+    assert result["status"] == "success"
+    assert seconds(result, "end_ns") < 0.5
+
+
+def test_nothing_listens(driver: Driver) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    [result] = driver.run(f"http://127.0.0.1:{port}")
+    assert result["error_class"] == "connect_error"
+
+
+def test_an_unknown_host(driver: Driver) -> None:
+    [result] = driver.run("http://no-such-host.invalid", connect_timeout_s=5)
+    assert result["error_class"] in ("dns_error", "timeout_connect")  # a resolver may never answer
+
+
+def test_a_connection_that_never_opens(driver: Driver) -> None:
+    """A full backlog drops the handshake, as a firewall would."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        [result] = driver.run(
+            f"http://127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.3
+        )
+        for filler in fillers:
+            filler.close()
+    assert result["error_class"] == "timeout_connect"
+
+
+def test_a_broken_reused_connection_has_its_own_class(driver: Driver) -> None:
+    def handle(request: Request) -> None:
+        if request.number == 1:
+            stream(request, 1)
+        else:
+            request.wire.reset()
+
+    with FakeServer(handle) as server:
+        results = driver.run(server.url, [{}, {}])
+    assert [r["error_class"] for r in results] == [None, "connection_reset_on_reuse"]
+    assert server.connections == 1
+
+
+def test_a_server_that_refuses_before_it_read_the_body(driver: Driver) -> None:
+    with FakeServer(answer(200, b"")) as server:
+        early = socket.create_server(("127.0.0.1", 0))
+
+        def refuse() -> None:
+            sock, _ = early.accept()
+            sock.recv(1000)
+            sock.sendall(b"HTTP/1.1 413 X\r\ncontent-length: 2\r\n\r\nno")
+            time.sleep(0.3)
+            sock.close()
+
+        import threading
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        url = f"http://127.0.0.1:{early.getsockname()[1]}"
+        [result] = driver.run(url, [{"chars": 20_000_000}])
+        thread.join()
+        early.close()
+        assert server.requests == []
+    assert result["error_class"] == "http_413"
+
+
+@pytest.mark.parametrize("reader", ["tick", "watcher"])
+def test_chunks_come_one_by_one(driver: Driver, reader: str) -> None:
+    with FakeServer(lambda request: stream(request, 10, 0.1, 0.03)) as server:
+        [result] = driver.run(server.url, reader=reader)
+    assert len(result["chunk_ns"]) == 10
+    assert all(gap >= 0.029 for gap in gaps_s(result))
+    assert result["stamp_source"] == "kernel"
+    assert not any(result["merged"])
+    order = ["call_start_ns", "send_start_ns", "send_end_ns", "headers_ns", "first_output_ns"]
+    instants = [result[name] for name in order]
+    assert instants == sorted(instants)
+    assert seconds(result, "headers_ns") < 0.09 < seconds(result, "first_output_ns")
+
+
+def test_what_is_sent(driver: Driver) -> None:
+    with FakeServer(lambda request: stream(request, 1)) as server:
+        driver.run(
+            server.url,
+            [{"request_id": "turn-7", "chars": 300_000}],
+            api_key="sk-demo-0001",
+            extra_headers="X-Gateway: one",
+        )
+        driver.run(server.url)
+    first, second = server.requests
+    assert (first.method, first.path) == ("POST", "/v1/chat/completions")
+    assert first.headers["x-request-id"] == "turn-7"
+    assert first.headers["authorization"] == "Bearer sk-demo-0001"
+    assert first.headers["x-gateway"] == "one"
+    assert len(first.body) > 300_000
+    assert "authorization" not in second.headers
+
+
+def test_a_killed_turn_keeps_what_came(driver: Driver) -> None:
+    with FakeServer(lambda request: stream(request, 50, 0.05, 0.05)) as server:
+        [result] = driver.run(server.url, [{"kill_after_s": 0.3}])
+    assert (result["status"], result["error_class"]) == ("aborted", "aborted_by_test_end")
+    assert 1 <= len(result["chunk_ns"]) <= 6
+    assert result["output_tokens"] == len(result["chunk_ns"])
+
+
+def test_a_human_interrupts(driver: Driver) -> None:
+    with FakeServer(lambda request: stream(request, 50, 0.2, 0.05)) as server:
+        [result] = driver.run(server.url, [{"cancel_after_first_token_s": 0.18}])
+    assert (result["status"], result["error_class"]) == ("aborted", "aborted_by_user")
+    assert seconds(result, "end_ns") == pytest.approx(
+        seconds(result, "first_output_ns") + 0.18, abs=0.01
+    )
+    assert 2 <= len(result["chunk_ns"]) <= 4
+
+
+def test_the_replica_is_read_from_the_headers(driver: Driver) -> None:
+    head = SSE_HEAD.replace(b"\r\n\r\n", b"\r\nX-Served-By: pod-3\r\n\r\n")
+    with FakeServer(raw(head, b"%x\r\n%b\r\n" % (len(WHOLE), WHOLE), b"0\r\n\r\n")) as server:
+        [result] = driver.run(server.url)
+    assert result["replica"] == "pod-3"
+
+
+def test_a_key_is_not_echoed(driver: Driver) -> None:
+    def handle(request: Request) -> None:
+        request.wire.answer(401, b"no such key: " + request.headers["authorization"].encode())
+
+    with FakeServer(handle) as server:
+        [result] = driver.run(server.url, api_key="gw_hush_hush")
+    assert result["error_class"] == "auth"
+    assert "hush" not in str(result)
+
+
+def test_a_proxy_of_the_environment_is_used_for_far_hosts() -> None:
+    """The proxy is the fake server itself; loopback would never go there."""
+
+    def handle(request: Request) -> None:
+        stream(request, 3, 0.05, 0.05)
+
+    with FakeServer(handle) as server:
+        env = {"http_proxy": f"http://127.0.0.1:{server.port}"}
+        with Driver(env) as proxied:
+            [result] = proxied.run("http://vllm.test:8000")
+            [silent_one] = proxied.run("http://vllm.test:8000", first_token_timeout_s=0.02)
+            [direct] = proxied.run(server.url)
+    assert server.requests[0].path == "http://vllm.test:8000/v1/chat/completions"
+    assert (result["status"], result["stamp_source"]) == ("success", "user")
+    assert len(result["chunk_ns"]) == 3
+    assert silent_one["error_class"] == "timeout_first_token"
+    assert (direct["status"], direct["stamp_source"]) == ("success", "kernel")
