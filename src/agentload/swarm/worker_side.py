@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ class WorkerSide:
 
     def _shard_folder(self, run_id: str, client_id: str) -> Path:
         folder = spool_root(self._environment.parsed_options) / run_id / client_id
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder
 
     def _close_shard(self, sender: ShardSender) -> None:
@@ -167,7 +168,7 @@ class WorkerSide:
         self._sender = None
         if self._recorder is not None:
             self._recorder.close()
-        shutil.rmtree(sender.folder, ignore_errors=True)
+        remove_shard(sender.folder)
 
     # -- clocks -----------------------------------------------------------------------------
 
@@ -184,6 +185,13 @@ class WorkerSide:
                 logger.debug("a ping could not be sent")
             pings += 1
             gevent.sleep(FIRST_PING_EVERY_S if pings < FIRST_PINGS else PING_EVERY_S)
+
+
+def remove_shard(folder: Path) -> None:
+    """Remove a shard whose rows are in the run folder, and its run's folder if it was the last."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()
 
 
 def spool_root(options: Any) -> Path:

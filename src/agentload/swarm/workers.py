@@ -20,7 +20,7 @@ from agentload.swarm.numbering import rank_of
 from agentload.swarm.owner import OwnedRun
 from agentload.swarm.plan import InputError
 from agentload.swarm.watch import MISSING
-from agentload.swarm.worker_side import spool_root
+from agentload.swarm.worker_side import remove_shard, spool_root
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +168,7 @@ class RemoteWorkers:
             folder = spool_root(self._environment.parsed_options) / run.spec.run_id / client_id
             if self._receiver is not None:
                 rows = self._receiver.take_shard(client_id, folder)
+                remove_shard(folder)
                 if rows:
                     run.event("rows_recovered", f"{rows} rows of {client_id} from {folder}")
         return tuple(self._lost_text(run, client_id) for client_id in self._incomplete(run))

@@ -1,0 +1,123 @@
+"""What is wished: scenario, settings and flags together, with all faults at once."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentload.scenario import load
+from agentload.swarm.options import add_options, metrics_pages
+from agentload.swarm.plan import Flags, InputError, read_wishes, stages_of
+from agentload.swarm.spec import RunSpec
+from agentload.swarm.stages import plan_of_stages
+from agentload.swarm.target import deadlines_of
+
+SCENARIO = Path(__file__).parents[3] / "scenarios" / "steady-append.yaml"
+NO_FLAGS = Flags(None, None, None)
+
+
+class LocustLikeParser(ArgumentParser):
+    """Takes the keyword that keeps an option out of Locust's web page."""
+
+    def add_argument(self, *names: Any, **keywords: Any) -> Any:
+        keywords.pop("include_in_web_ui", None)
+        return super().add_argument(*names, **keywords)
+
+
+def options(*args: str) -> Namespace:
+    parser = LocustLikeParser()
+    add_options(parser)
+    parsed: Namespace = parser.parse_args([*args])
+    return parsed
+
+
+def test_the_stop_timeout_lets_an_answer_finish_unless_one_is_given() -> None:
+    assert options().stop_timeout == "120"
+
+
+def test_a_scenario_and_a_host_are_enough() -> None:
+    wishes = read_wishes(options("--scenario", str(SCENARIO)), "http://h:1", {}, NO_FLAGS)
+    assert wishes.settings.base_url == "http://h:1/v1"
+    assert wishes.stages == plan_of_stages(load(SCENARIO).stages)
+    assert wishes.warms_up
+    assert wishes.first_step().ramp_s == 0.0
+    assert wishes.run_id is None
+
+
+def test_flags_on_the_command_line_replace_keys_of_the_scenario() -> None:
+    given = options("--scenario", str(SCENARIO), "--context-scale", "0.1", "--seed", "5")
+    wishes = read_wishes(given, None, {}, NO_FLAGS)
+    assert (wishes.scenario.context_scale, wishes.scenario.seed) == (0.1, 5)
+
+
+def test_all_faults_come_at_once_and_no_secret_with_them() -> None:
+    given = options("--scenario", "nowhere.yaml", "--run-id", "../x")
+    env = {"OPENAI_API_KEY": "sk-canary one", "OPENAI_BASE_URL": "ftp://h"}
+    with pytest.raises(InputError) as caught:
+        read_wishes(given, None, env, NO_FLAGS)
+    text = str(caught.value)
+    for part in ("nowhere.yaml", "run id '../x'", "api_key (environment", "base_url (environment"):
+        assert part in text
+    assert "canary" not in text
+
+
+def test_no_scenario_is_said_with_the_option_that_gives_one() -> None:
+    with pytest.raises(InputError, match="give --scenario FILE"):
+        read_wishes(options(), "http://h:1", {}, NO_FLAGS)
+
+
+def test_users_and_run_time_set_the_stages_aside() -> None:
+    scenario = load(SCENARIO)
+    assert stages_of(scenario, NO_FLAGS).steps[0].name == "steady"
+    both = stages_of(scenario, Flags(3, 1.5, 60))
+    assert [(s.users, s.ramp_s, s.ends_s) for s in both.steps] == [(3, 2.0, 60.0)]
+    only_time = stages_of(scenario, Flags(None, None, 60))
+    assert [(s.users, s.ramp_s) for s in only_time.steps] == [(scenario.stages[0].users, 1.0)]
+
+
+def test_deadlines_come_from_the_scenario_unless_a_setting_was_given() -> None:
+    given = read_wishes(options("--scenario", str(SCENARIO)), None, {}, NO_FLAGS)
+    plain = deadlines_of(given.scenario, given.settings, given.sources)
+    assert plain.first_token_s == given.scenario.deadlines.first_token_s
+    sources = {**given.sources, "first_token_timeout_s": "file settings.json"}
+    set_one = deadlines_of(given.scenario, given.settings, sources)
+    assert set_one.first_token_s == given.settings.first_token_timeout_s
+    assert set_one.total_s == given.scenario.deadlines.total_s
+
+
+@pytest.mark.parametrize(
+    ("text", "pages"),
+    [
+        ("", ()),
+        ("none", None),
+        (" http://a/metrics, http://b/m ,", ("http://a/metrics", "http://b/m")),
+    ],
+)
+def test_pages_to_scrape(text: str, pages: tuple[str, ...] | None) -> None:
+    assert metrics_pages(options("--metrics-url", text)) == pages
+
+
+def test_a_run_is_the_same_after_the_way_to_a_worker() -> None:
+    scenario = load(SCENARIO)
+    spec = RunSpec(
+        run_id="r1",
+        run_salt="ab12",
+        scenario_json=scenario.model_dump_json(),
+        steps=plan_of_stages(scenario.stages).steps,
+        base_url="http://h:1/v1",
+        model="m",
+        chars_per_token=4.1,
+        max_model_len=None,
+        run_start_ns=5,
+        wall_start_unix_s=1.5,
+        clock_identity=None,
+        ranks={"h_a": 0},
+        stages_from_s=None,
+    )
+    told = spec.as_message()
+    told["steps"] = [dict(step) for step in told["steps"]]  # msgpack makes lists of tuples
+    assert RunSpec.from_message(told) == spec
+    assert RunSpec.from_message(told).scenario() == scenario
