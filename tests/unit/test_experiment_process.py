@@ -1,0 +1,49 @@
+"""A child process ends with all that it started."""
+
+import os
+import select
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentload.experiment.process import Child
+
+# A server with a child of its own that ignores the polite signal, as stubborn workers do.
+STUBBORN = """
+import os, signal, sys, time
+child = os.fork()
+if child == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+print(child, flush=True)
+time.sleep(600)
+"""
+
+
+def first_line(child: Child) -> str:
+    while child.exit_code is None:
+        text = child.log.read_text()
+        if text.endswith("\n"):
+            return text
+    raise AssertionError(child.log.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd")
+def test_ending_takes_the_whole_group(tmp_path: Path) -> None:
+    child = Child([sys.executable, "-c", STUBBORN], tmp_path / "log")
+    grandchild = os.pidfd_open(int(first_line(child)))  # readable once that process has ended
+    try:
+        assert select.select([grandchild], [], [], 0) == ([], [], [])
+        child.end(grace_s=5.0)
+        assert child.exit_code is not None
+        assert select.select([grandchild], [], [], 60)[0] == [grandchild]
+    finally:
+        os.close(grandchild)
+
+
+def test_its_last_lines_are_kept(tmp_path: Path) -> None:
+    child = Child([sys.executable, "-c", "print('one'); print('two'); exit(3)"], tmp_path / "log")
+    assert child.wait(60.0) == 3
+    assert child.last_lines(1) == "two"
