@@ -1,0 +1,240 @@
+"""One API request on its way through the engine, and the response it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agentload.sim.core.request import Request
+from agentload.sim.server import errors, tokens, wire
+from agentload.sim.server.answer import Answer
+from agentload.sim.server.response import EVENT_STREAM, Headers, Response
+from agentload.sim.server.wire import ChunkWriter, Identity, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How an answer is to be told: from the request and from the server's flags."""
+
+    stream: bool = False
+    include_usage: bool = False
+    running_usage: bool = False
+    token_ids: bool = False
+    cached_tokens: bool = False  # --enable-prompt-tokens-details
+    request_times: bool = False  # --enable-per-request-metrics
+    interval: int = 1  # --stream-interval
+
+
+class Owner(Protocol):
+    """The engine side of an exchange."""
+
+    speed: float
+
+    def wall_ns(self, at_s: float) -> int: ...
+
+    def when_on_wire(self, stamp: Callable[[int], None]) -> None: ...
+
+
+class Choice:
+    """One answer of a response; the live engine's sink."""
+
+    def __init__(
+        self, exchange: Exchange, index: int, request: Request, prompt: bytes, answer: Answer,
+        limit: int,
+    ) -> None:  # fmt: skip
+        self.exchange = exchange
+        self.index = index
+        self.request = request
+        self.prompt = prompt
+        self.answer = answer
+        self.limit = limit
+        self.ready_s = request.arrival_s
+        self.generated = 0
+        self.last_token_s = 0.0
+        self.sent = 0
+        token_ids = exchange.delivery.token_ids
+        self.writer = ChunkWriter(exchange.identity, index, answer, token_ids)
+
+    @property
+    def finish_reason(self) -> str:
+        """As the engine says it; the API may say tool_calls."""
+        return "stop" if self.answer.ends_itself else "length"
+
+    @property
+    def done(self) -> bool:
+        return self.generated >= self.request.output_tokens
+
+    def deliver(self) -> None:
+        self.exchange.deliver(self)
+
+    def refuse(self) -> None:
+        self.exchange.refuse()
+
+
+class Exchange:
+    """Turns the tokens of its choices into chunks or into one body.
+
+    `ended` is called once, when the response is complete or given up, with the reason: finished,
+    refused, or a fault's name.
+    """
+
+    def __init__(
+        self, identity: Identity, delivery: Delivery, response: Response, headers: Headers,
+        owner: Owner, ended: Callable[[Exchange, str], None],
+    ) -> None:  # fmt: skip
+        self.identity = identity
+        self.delivery = delivery
+        self.response = response
+        self.choices: list[Choice] = []
+        self.chunks = 0
+        self.first_sent_ns: int | None = None
+        self.last_sent_ns: int | None = None
+        self.on_chunk: Callable[[], None] | None = None  # for faults
+        self.before_end: Callable[[], None] | None = None  # for faults
+        self.over = False
+        self._begun = False
+        self._headers = headers
+        self._owner = owner
+        self._ended = ended
+
+    # -- from the engine ------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Send the headers of a stream, before any token."""
+        if self.delivery.stream:
+            self.response.start(200, [(b"content-type", EVENT_STREAM), *self._headers])
+
+    def deliver(self, choice: Choice) -> None:
+        """Tell the new tokens of one choice, if a chunk of them is due."""
+        if self.over:
+            return
+        if self.delivery.stream:
+            fresh = choice.generated - choice.sent
+            if choice.done or not choice.sent or fresh >= self.delivery.interval:
+                self._chunk(choice)
+        if all(one.done for one in self.choices):
+            self._finish()
+
+    def refuse(self) -> None:
+        """The engine would not take the request: an error, inside the stream if that has begun."""
+        error = errors.busy()
+        if self.delivery.stream:
+            self.end_with_error(error)
+        else:
+            self.response.whole(error.status, error.body(), self._headers)
+            self.give_up("refused")
+
+    def end_with_error(self, error: errors.ApiError) -> None:
+        """Tell an error inside the stream, as vLLM does once the 200 is sent."""
+        self.response.write(wire.error_event(error.details))
+        self.response.write(wire.DONE)
+        self.response.end()
+        self.give_up("refused" if error.status == 503 else "error")
+
+    def give_up(self, reason: str) -> None:
+        """Stop here, whatever was sent."""
+        if not self.over:
+            self.over = True
+            self._ended(self, reason)
+
+    # -- to the client --------------------------------------------------------------------------
+
+    def _chunk(self, choice: Choice) -> None:
+        write, writer, delivery = self.response.write, choice.writer, self.delivery
+        if self.identity.is_chat and not self._begun:
+            self._begun = True
+            for one in self.choices:
+                write(one.writer.role(one.prompt, self._running(one, 0)))
+        low, high = choice.sent, choice.generated
+        choice.sent = high
+        usage = self._running(choice, high)
+        if choice.done:
+            data = writer.last(low, high, usage, fingerprint=not delivery.include_usage)
+        else:
+            ids_due = delivery.token_ids and not low and not self.identity.is_chat
+            data = writer.tokens(low, high, usage, choice.prompt if ids_due else None)
+        if data:
+            write(data)
+            self.chunks += 1
+            if self.chunks == 1:
+                self._owner.when_on_wire(self._first_on_wire)
+            if self.on_chunk is not None:
+                self.on_chunk()
+
+    def _finish(self) -> None:
+        if self.over:  # a fault has ended it
+            return
+        if self.before_end is not None:
+            self.before_end()
+        self._owner.when_on_wire(self._last_on_wire)
+        if self.delivery.stream:
+            if self.delivery.include_usage:
+                chunk = wire.usage_chunk(self.identity, self._usage(), self._times())
+                self.response.write(chunk)
+            self.response.write(wire.DONE)
+            self.response.end()
+        else:
+            self.chunks = 1
+            self._owner.when_on_wire(self._first_on_wire)
+            self.response.whole(200, self._body(), self._headers)
+        self.give_up("finished")
+
+    def _body(self) -> bytes:
+        answers = [(choice.answer, choice.prompt) for choice in self.choices]
+        ids = self.delivery.token_ids
+        return wire.whole_body(self.identity, answers, self._usage(), self._times(), ids)
+
+    def _first_on_wire(self, wall_ns: int) -> None:
+        self.first_sent_ns = wall_ns
+
+    def _last_on_wire(self, wall_ns: int) -> None:
+        self.last_sent_ns = wall_ns
+
+    # -- figures --------------------------------------------------------------------------------
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts; several choices of one prompt count it once."""
+        prompts = {id(choice.prompt): choice.prompt for choice in self.choices}
+        return sum(map(tokens.count, prompts.values()))
+
+    @property
+    def cached_tokens(self) -> int:
+        prompts = {id(choice.prompt): choice.request for choice in reversed(self.choices)}
+        return sum(request.cached_tokens or 0 for request in prompts.values())
+
+    def _usage(self) -> Usage:
+        generated = sum(choice.generated for choice in self.choices)
+        cached = self.cached_tokens if self.delivery.cached_tokens else None
+        return Usage(self.prompt_tokens, generated, cached)
+
+    def _times(self) -> dict[str, Any] | None:
+        """vLLM's per-request times in wall milliseconds; None when not to be told."""
+        if not self.delivery.request_times or len(self.choices) > 1:
+            return None
+        return request_times(self.choices[0], self._owner.speed)
+
+    def _running(self, choice: Choice, generated: int) -> Usage | None:
+        if not self.delivery.running_usage:
+            return None
+        return Usage(tokens.count(choice.prompt), generated, None)
+
+
+def request_times(choice: Choice, speed: float) -> dict[str, Any]:
+    """`time_to_first_token_ms` starts when the request is scheduled, as in vLLM."""
+    request = choice.request
+    scheduled_s, first_s, last_s = request.scheduled_s, request.first_token_s, choice.last_token_s
+    assert scheduled_s is not None
+    assert first_s is not None
+    to_ms = 1000 / speed
+    generation_ms = (last_s - first_s) * to_ms
+    times: dict[str, Any] = {
+        "time_to_first_token_ms": (first_s - scheduled_s) * to_ms,
+        "generation_time_ms": generation_ms,
+        "queue_time_ms": (scheduled_s - choice.ready_s) * to_ms,
+    }
+    if choice.generated > 1:
+        times["mean_itl_ms"] = generation_ms / (choice.generated - 1)
+    times["tokens_per_second"] = choice.generated / (last_s - scheduled_s) * speed
+    return times
