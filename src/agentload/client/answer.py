@@ -74,6 +74,15 @@ class AnswerFold:
         self._take_usage(event)
         self._take_choice(event, stamp_ns, read)
 
+    def take_unfinished(self, name: bytes, data: bytes, stamp_ns: int, read: int) -> None:
+        """The bytes after the last blank line: an event if they are a whole one, else ignored."""
+        if data.strip() != b"[DONE]":
+            try:
+                chunk.parse_event(data)
+            except chunk.BadEventError:
+                return
+        self.take(name, data, stamp_ns, read)
+
     def _fail(self, error_class: str, text: str) -> None:
         if self.error is None:
             self.error = (error_class, text)

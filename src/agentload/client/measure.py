@@ -96,4 +96,4 @@ def _fold_events(
         fold.error = fold.error or ("bad_event", str(error))
         return
     for name, payload in decoder.end():
-        fold.take(name, payload, at_ns[last], last)
+        fold.take_unfinished(name, payload, at_ns[last], last)
