@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import gevent
+from locust.exception import StopTest
 from locust.runners import MasterRunner, WorkerRunner
 
 from agentload.client.settings import SettingsError
@@ -34,6 +35,8 @@ BY_SIGNAL = "signal"
 
 
 def _on_init(environment: Any, runner: Any, web_ui: Any = None, **_: Any) -> None:
+    hub = gevent.get_hub()
+    hub.NOT_ERROR = (*hub.NOT_ERROR, StopTest)  # Locust logs why; a traceback would bury it
     clock = MonotonicClock()
     if isinstance(runner, WorkerRunner):
         _listen(environment, WorkerSide(environment, runner, clock))
@@ -73,7 +76,8 @@ def _make_owner(environment: Any, runner: Any, clock: Clock) -> OwnerSide:
     if isinstance(runner, MasterRunner):
         _quit_after_the_last_row(runner, owner)
     environment.shape_class = StageShape(owner.next_step, use_common_options=flags.given)
-    environment.host = environment.host or _base_url(options)
+    if not environment.host:
+        environment.host = owner.shown_host = _base_url(options)
     return owner
 
 

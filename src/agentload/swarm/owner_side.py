@@ -35,6 +35,7 @@ class OwnerSide:
         self, environment: Any, workers: Workers, corpus: Corpus, flags: Flags, clock: Clock
     ) -> None:
         self.finished = Event()
+        self.shown_host: str | None = None  # of the web page, where no --host was given
         self._environment = environment
         self._workers = workers
         self._corpus = corpus
@@ -58,7 +59,8 @@ class OwnerSide:
         flags = self._flags
         if flags.given:  # the form of the web page may have changed them
             flags = Flags(options.num_users, options.spawn_rate, options.run_time)
-        return read_wishes(options, self._environment.host, os.environ, flags)
+        host = self._environment.host
+        return read_wishes(options, None if host == self.shown_host else host, os.environ, flags)
 
     def next_step(self) -> Step | None:
         """What Locust should run now; None when the plan is over. For the shape."""
@@ -80,7 +82,7 @@ class OwnerSide:
     def _refuse(self, text: str) -> None:
         """Say why no run begins, and end Locust's start of it."""
         logger.error("agentload: %s", text)
-        self._environment.process_exit_code = EXIT_INPUT
+        self._set_exit_code(EXIT_INPUT)
         raise StopTest(f"no run was started: {text}")
 
     # -- Locust's events --------------------------------------------------------------------
@@ -182,4 +184,10 @@ class OwnerSide:
         for reason in verdict.reasons if verdict else ():
             logger.warning("agentload: %s", reason)
         if manifest.state != "complete" or verdict is None or verdict.level == "invalid":
-            self._environment.process_exit_code = EXIT_INVALID
+            self._set_exit_code(EXIT_INVALID)
+
+    def _set_exit_code(self, code: int) -> None:
+        """Only where nobody watches: a process with a web page may have many runs."""
+        options = self._environment.parsed_options
+        if options.headless or options.autostart:
+            self._environment.process_exit_code = code
