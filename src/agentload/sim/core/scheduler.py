@@ -275,9 +275,8 @@ class Scheduler:
         self.taken_ahead = 0
         self.decoders.advance(steps)
         ended = self.decoders.pop_ended()
-        if self.config.async_scheduling:
-            for request in ended:
-                self._leave_decoding(request)
+        for request in ended:
+            self._leave_decoding(request)
         for request, _, _ in batch.chunks:
             if request.state is State.PREFILLING and request.computed == request.target:
                 del self.prefilling[request]
