@@ -81,14 +81,12 @@ class Decoders:
             heapq.heappop(ends)
         return ends[0][0] - self.tick
 
-    def pop_ended(self) -> list[Request]:
-        """Take out those whose last token came with the latest step."""
-        ended = []
+    def ended(self) -> list[Request]:
+        """Those whose last token came with the latest step; each is to be stopped."""
+        found = []
         ends = self._ends
         while ends and ends[0][0] <= self.tick:
             _, _, request, epoch = heapq.heappop(ends)
             if request.epoch == epoch:
-                self.stop(request)
-                request.state = State.LAST
-                ended.append(request)
-        return ended
+                found.append(request)
+        return found

@@ -243,25 +243,30 @@ class Scheduler:
         filled has no hash.
         """
         if request.state is State.DECODING:
-            for node in request.writes:
-                if len(node.decoding) > 1:
-                    self._settle(node, -1 if self.config.async_scheduling else 0)
-            self.decoders.stop(request)
+            self._stop(request)
         known = request.computed
         if self.config.async_scheduling and not request.fresh:
             known -= 1
         self.pool.identify(request, known // self.config.block_size)
 
+    def _stop(self, request: Request) -> None:
+        """Take a request out of the decoders, after what others wrote to the same nodes."""
+        for node in request.writes:
+            if len(node.decoding) > 1:
+                self._settle(node, -1 if self.config.async_scheduling else 0)
+        self.decoders.stop(request)
+
     def _settle(self, node: Node, ahead: int) -> None:
         """Enter the blocks that requests decoding into a node have filled, the furthest first.
 
-        `ahead`: tokens known beyond the computed ones.
+        `ahead`: tokens known beyond the computed ones; -1 does not apply to a decoder that has
+        not taken a step yet, since a prefill's tokens are all known.
         """
-        size = self.config.block_size
-        for request in sorted(node.decoding, key=lambda r: (-self.decoders.computed(r), r.order)):
-            computed = self.decoders.computed(request)
-            fresh = self.decoders.tick == request.start_tick
-            self.pool.identify(request, (computed if fresh else computed + ahead) // size)
+        decoders = self.decoders
+        for request in sorted(node.decoding, key=lambda r: (-decoders.computed(r), r.order)):
+            fresh = decoders.tick == request.start_tick
+            known = decoders.computed(request) + (max(ahead, 0) if fresh else ahead)
+            self.pool.identify(request, known // self.config.block_size)
 
     # -- after a step ---------------------------------------------------------------------------
 
@@ -274,9 +279,10 @@ class Scheduler:
         self.pool.take(self.decoders.blocks_needed(steps) - self.taken_ahead)
         self.taken_ahead = 0
         self.decoders.advance(steps)
-        ended = self.decoders.pop_ended()
-        for request in ended:
+        outputs = self.decoders.ended()
+        for request in outputs:
             self._leave_decoding(request)
+            request.state = State.LAST
         for request, _, _ in batch.chunks:
             if request.state is State.PREFILLING and request.computed == request.target:
                 del self.prefilling[request]
@@ -286,9 +292,9 @@ class Scheduler:
                     request.fresh = True
                 else:
                     self.decoders.start(request)
-                ended.append(request)
-        ended.sort(key=lambda request: request.order)
-        return ended
+                outputs.append(request)
+        outputs.sort(key=lambda request: request.order)
+        return outputs
 
     def finish(self, request: Request) -> None:
         """Deliver the last token: free the blocks, leave the queues."""
@@ -310,7 +316,7 @@ class Scheduler:
             if request.state is State.DECODING:
                 ahead = int(self.taken_ahead > 0 and self.decoders.needs_block(request))
                 self.taken_ahead -= ahead
-                self.decoders.stop(request)
+                self._stop(request)
                 self.pool.identify(request, request.computed // self.config.block_size)
                 request.unhashed += ahead
             self.pool.release(request)
