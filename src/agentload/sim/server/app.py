@@ -158,13 +158,8 @@ class App:
                 self._metrics.rejected()
             for choice in exchange.choices:
                 self._live.abort(choice)
-            if self._log is None:
-                return
-            log = self._log
-            if outcome == "finished":  # its last chunk is still in this process
-                self._live.when_on_wire(lambda _: log.write(exchange, outcome, kinds))
-            else:
-                log.write(exchange, outcome, kinds)
+            if self._log is not None:
+                self._log.write(exchange, outcome, kinds)
 
         return ended
 

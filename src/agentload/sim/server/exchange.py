@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentload.sim.core.request import Request
 from agentload.sim.server import errors, tokens, wire
 from agentload.sim.server.answer import Answer
 from agentload.sim.server.response import EVENT_STREAM, Headers, Response
-from agentload.sim.server.wire import ChunkWriter, Identity, Usage
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """How an answer is to be told: from the request and from the server's flags."""
-
-    stream: bool = False
-    include_usage: bool = False
-    running_usage: bool = False
-    token_ids: bool = False
-    cached_tokens: bool = False  # --enable-prompt-tokens-details
-    request_times: bool = False  # --enable-per-request-metrics
-    interval: int = 1  # --stream-interval
+from agentload.sim.server.wire import ChunkWriter, Delivery, Identity, Usage
 
 
 class Owner(Protocol):
@@ -31,9 +17,7 @@ class Owner(Protocol):
 
     speed: float
 
-    def wall_ns(self, at_s: float) -> int: ...
-
-    def when_on_wire(self, stamp: Callable[[int], None]) -> None: ...
+    def now_ns(self) -> int: ...
 
 
 class Choice:
@@ -55,6 +39,7 @@ class Choice:
         self.sent = 0
         token_ids = exchange.delivery.token_ids
         self.writer = ChunkWriter(exchange.identity, index, answer, token_ids)
+        self._quick = self.writer.quick(exchange.delivery, tokens.count(prompt))
 
     @property
     def finish_reason(self) -> str:
@@ -66,7 +51,18 @@ class Choice:
         return self.generated >= self.request.output_tokens
 
     def deliver(self) -> None:
-        self.exchange.deliver(self)
+        low, exchange = self.sent, self.exchange
+        if (
+            low
+            and self._quick is not None
+            and self.generated == low + 1 < self.request.output_tokens
+            and exchange.is_plain
+        ):
+            self.sent = low + 1
+            exchange.chunks += 1
+            exchange.response.write(self._quick.chunk(low))
+        else:
+            exchange.deliver(self)
 
     def refuse(self) -> None:
         self.exchange.refuse()
@@ -74,6 +70,10 @@ class Choice:
 
 class Exchange:
     """Turns the tokens of its choices into chunks or into one body.
+
+    `first_sent_ns` and `last_sent_ns`: when the kernel had the first chunk with text, and the end
+    of the response. A write is a system call at once unless the client reads too slowly or a fault
+    holds the response.
 
     `ended` is called once, when the response is complete or given up, with the reason: finished,
     refused, or a fault's name.
@@ -97,6 +97,11 @@ class Exchange:
         self._headers = headers
         self._owner = owner
         self._ended = ended
+
+    @property
+    def is_plain(self) -> bool:
+        """A stream under way that no fault disturbs."""
+        return self.delivery.stream and self.on_chunk is None and not self.over
 
     # -- from the engine ------------------------------------------------------------------------
 
@@ -158,7 +163,7 @@ class Exchange:
             write(data)
             self.chunks += 1
             if self.chunks == 1:
-                self._owner.when_on_wire(self._first_on_wire)
+                self.first_sent_ns = self._owner.now_ns()
             if self.on_chunk is not None:
                 self.on_chunk()
 
@@ -167,7 +172,6 @@ class Exchange:
             return
         if self.before_end is not None:
             self.before_end()
-        self._owner.when_on_wire(self._last_on_wire)
         if self.delivery.stream:
             if self.delivery.include_usage:
                 chunk = wire.usage_chunk(self.identity, self._usage(), self._times())
@@ -176,20 +180,15 @@ class Exchange:
             self.response.end()
         else:
             self.chunks = 1
-            self._owner.when_on_wire(self._first_on_wire)
             self.response.whole(200, self._body(), self._headers)
+            self.first_sent_ns = self._owner.now_ns()
+        self.last_sent_ns = self._owner.now_ns()
         self.give_up("finished")
 
     def _body(self) -> bytes:
         answers = [(choice.answer, choice.prompt) for choice in self.choices]
         ids = self.delivery.token_ids
         return wire.whole_body(self.identity, answers, self._usage(), self._times(), ids)
-
-    def _first_on_wire(self, wall_ns: int) -> None:
-        self.first_sent_ns = wall_ns
-
-    def _last_on_wire(self, wall_ns: int) -> None:
-        self.last_sent_ns = wall_ns
 
     # -- figures --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from agentload.sim.core.blocks import Node
 from agentload.sim.core.request import Request
 from agentload.sim.server import answer, errors, protocol, tokens
 from agentload.sim.server.answer import Answer
-from agentload.sim.server.exchange import Choice, Delivery, Exchange
+from agentload.sim.server.exchange import Choice, Exchange
 from agentload.sim.server.faults import Fault
 from agentload.sim.server.http import Call
 from agentload.sim.server.live import LiveEngine
@@ -19,7 +19,7 @@ from agentload.sim.server.prefix import PrefixTree
 from agentload.sim.server.protocol import GenerationBody, Prompt
 from agentload.sim.server.response import Headers
 from agentload.sim.server.settings import Settings
-from agentload.sim.server.wire import Identity
+from agentload.sim.server.wire import Delivery, Identity
 
 Ended = Callable[[Exchange, str], None]
 Plan = tuple[Prompt, Answer, int]  # one choice: its prompt, its answer, the limit asked for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import math
 from collections import Counter
@@ -17,6 +16,8 @@ from agentload.sim.core.engine import Engine
 from agentload.sim.core.frontend import Frontend
 from agentload.sim.core.request import Request
 from agentload.sim.server.timer import best_timer
+
+_TELL_EVERY = 8  # chunks for each reading of the clock
 
 
 class Sink(Protocol):
@@ -56,8 +57,8 @@ class LiveEngine:
     The simulated timeline depends on when requests arrive, never on how late this process is: a
     late wake runs the steps that are due, at their own times, and sends their tokens together.
 
-    `on_wire` is told how late each batch of chunks was, and how many they were: wall seconds from
-    the end of the step to the last of them leaving this process.
+    `lateness` is told how late chunks were, and how many: wall seconds from the end of their step
+    until the kernel had them.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class LiveEngine:
         cost: StepCost,
         frontend: Frontend,
         observer: Observer,
-        on_wire: Callable[[float, int], None],
+        lateness: Callable[[float, int], None],
         clock: Clock,
         *,
         speed: float = 1.0,
@@ -82,7 +83,7 @@ class LiveEngine:
         self.speed = speed
         self._frontend = frontend
         self._observer = observer
-        self._lateness = on_wire
+        self._lateness = lateness
         self._clock = clock
         self._start_ns = clock.now_ns()
         self._most_waiting = most_waiting
@@ -94,9 +95,12 @@ class LiveEngine:
         self._firsts: list[Request] = []
         self._gaps: Counter[float] = Counter()
         self._timer = best_timer(self._pump)
-        self._on_wire: list[Callable[[int], None]] = []
 
     # -- time -----------------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        """The monotonic wall instant."""
+        return self._clock.now_ns()
 
     def now_s(self) -> float:
         """Simulated seconds since the start."""
@@ -159,10 +163,6 @@ class LiveEngine:
         self._pump()
         return self.engine.reset_prefix_cache(max(self.now_s(), self.engine.now_s))
 
-    def when_on_wire(self, stamp: Callable[[int], None]) -> None:
-        """Call `stamp` with the wall instant at which what is being sent has left this process."""
-        self._on_wire.append(stamp)
-
     # -- running --------------------------------------------------------------------------------
 
     def _pump(self) -> None:
@@ -220,19 +220,14 @@ class LiveEngine:
         if not self._due:
             return
         due, self._due = self._due, {}
-        for sink in due:
-            sink.deliver()
         since_ns = self.wall_ns(self._due_since_s)
+        told = 0
+        for count, sink in enumerate(due, 1):
+            sink.deliver()
+            if count - told == _TELL_EVERY or count == len(due):
+                self._lateness((self.now_ns() - since_ns) / NS_PER_S, count - told)
+                told = count
         self._due_since_s = math.inf
-        stamps, self._on_wire = self._on_wire, []
-        # The loop hands its buffers to the kernel at the end of this iteration.
-        asyncio.get_running_loop().call_soon(self._sent, since_ns, len(due), stamps)
-
-    def _sent(self, since_ns: int, chunks: int, stamps: list[Callable[[int], None]]) -> None:
-        now_ns = self._clock.now_ns()
-        self._lateness((now_ns - since_ns) / NS_PER_S, chunks)
-        for stamp in stamps:
-            stamp(now_ns)
 
     def _arm(self) -> None:
         """Set the timer for the next thing that happens."""

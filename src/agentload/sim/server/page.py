@@ -19,7 +19,9 @@ from agentload.sim.server.metrics import VllmMetrics, cache_config_family
 
 CONTENT_TYPE: Final = b"text/plain; version=1.0.0; charset=utf-8"
 LATE_S: Final = 0.005
-_LATENESS_EDGES: Final = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
+_LATENESS_EDGES: Final = (
+    0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0,
+)  # fmt: skip
 # fmt: off
 _DURATION_EDGES: Final = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0,
@@ -90,7 +92,7 @@ class TimeKeeping:
         self._info.value().value = 1.0
         self._lateness = family(
             "lateness_seconds", "histogram",
-            "From the scheduled time of a chunk to its last byte leaving the process.",
+            "From the scheduled time of a chunk until the kernel has it.",
             _LATENESS_EDGES,
         )  # fmt: skip
         self._late = family(

@@ -64,7 +64,10 @@ class Response:
     def _put(self, message: dict[str, Any]) -> None:
         if self._holds or self._writer is not None:
             self._held.append(message)
-            return
+        else:
+            self._step(message)
+
+    def _step(self, message: dict[str, Any]) -> None:
         coroutine = cast(Coroutine[Any, Any, None], self._send(message))
         try:
             waiting = coroutine.send(None)

@@ -101,7 +101,7 @@ def _assemble(settings: Settings, again: Sequence[str]) -> tuple[App, StatsLog]:
         settings.tokenizer_base_s, settings.tokenizer_per_token_s, settings.tokenizer_workers
     )
     live = LiveEngine(
-        engine, settings.cost, frontend, metrics, keeping.delivered, clock,
+        engine, settings.cost_file.step_cost(), frontend, metrics, keeping.delivered, clock,
         speed=settings.speed, most_waiting=settings.max_num_queued_reqs,
     )  # fmt: skip
     caching = engine.enable_prefix_caching

@@ -1,36 +1,28 @@
-"""The command line: vLLM's flags, and the simulator's own."""
+"""What a server is started with, checked the way vLLM checks it."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final
 
-from agentload.sim.core import ConfigError, EngineConfig, StepCost
-from agentload.sim.server import faults, hardware
+from agentload.sim.core import ConfigError, EngineConfig
+from agentload.sim.profiles import (
+    BLOCK_SIZE,
+    CoefficientFileError,
+    CostFile,
+    ProfileError,
+    ReplicaProfile,
+    load_profile,
+    read_cost_file,
+)
+from agentload.sim.server import command_line, faults
 from agentload.sim.server.answer import Options
+from agentload.sim.server.command_line import SettingsError
 from agentload.sim.server.faults import Fault
-
-_BLOCK_SIZE: Final = 16
-_LAST_PORT: Final = 65535
-_LEAST: Final = {
-    "max_model_len": 1,
-    "max_num_seqs": 1,
-    "max_num_batched_tokens": 1,
-    "num_gpu_blocks_override": 2,
-    "long_prefill_token_threshold": 0,
-    "max_num_queued_reqs": 1,
-    "stream_interval": 1,
-    "sse_keep_alive_interval": 0.001,
-    "renderer_num_workers": 1,
-    "speed": 0.001,
-    "tokenizer_base_ms": 0,
-    "tokenizer_us_per_token": 0,
-}
-
 
 _UNSET_CACHE_LABELS: Final = (
     "cache_hit_alignment_tokens", "hash_block_size", "kv_cache_layout", "kv_cache_memory_bytes",
@@ -58,10 +50,6 @@ _FIXED_CACHE_LABELS: Final = {
 }
 
 
-class SettingsError(ValueError):
-    """Flags that cannot be served; the text lists every fault."""
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     host: str
@@ -74,7 +62,8 @@ class Settings:
     num_gpu_blocks_override: int | None
     vllm_version: str
     engine: EngineConfig
-    cost: StepCost
+    cost_file: CostFile
+    own_model_len: int  # what the model is made for, by its own configuration
     speed: float
     tokenizer_base_s: float
     tokenizer_per_token_s: float
@@ -93,7 +82,7 @@ class Settings:
     @property
     def fingerprint(self) -> str:
         """As vLLM's: the version, and a hash of the settings that shape answers."""
-        told = f"{self.engine}{self.cost}{self.speed}{self.served_model_names}"
+        told = f"{self.engine}{self.cost_file.step}{self.speed}{self.served_model_names}"
         digest = hashlib.sha256(told.encode()).hexdigest()[:8]
         return f"vllm-{self.vllm_version}-{digest}"
 
@@ -134,60 +123,10 @@ class Settings:
         )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise SettingsError(message)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="agentload sim",
-        description="A server with vLLM's API and vLLM's scheduler, and no GPU.",
-        allow_abbrev=False,
-    )
-    switch = argparse.BooleanOptionalAction
-    add = parser.add_argument_group("vLLM's flags").add_argument
-    add("--host", default="127.0.0.1")
-    add("--port", type=int, default=8000, help="0: any free port, printed on the ready line")
-    add("--api-key", help="guards /v1; also from VLLM_API_KEY")
-    add("--served-model-name", nargs="+", help="default: the model profile's name")
-    add("--max-model-len", type=int)
-    add("--max-num-seqs", type=int)
-    add("--max-num-batched-tokens", type=int)
-    add("--enable-chunked-prefill", action=switch, default=True)
-    add("--enable-prefix-caching", action=switch, default=True)
-    add("--long-prefill-token-threshold", type=int, default=0)
-    add("--async-scheduling", action=switch, default=True)
-    add("--block-size", type=int, default=16)
-    add("--num-gpu-blocks-override", type=int)
-    add("--gpu-memory-utilization", type=float, default=0.92)
-    add("--max-num-queued-reqs", type=int, help="more waiting requests are refused with 503")
-    add("--stream-interval", type=int, default=1, help="tokens per chunk after the first")
-    add("--sse-keep-alive-interval", type=float, help="seconds between comments while silent")
-    add("--enable-prompt-tokens-details", action=switch, default=False)
-    add("--enable-per-request-metrics", action=switch, default=False)
-    add("--enable-request-id-headers", action=switch, default=False)
-    add("--enable-server-load-tracking", action=switch, default=False)
-    add("--enable-auto-tool-choice", action=switch, default=False)
-    add("--tool-call-parser")
-    add("--reasoning-parser", help="any name: answers reason first")
-    add("--renderer-num-workers", type=int, default=1)
-    own = parser.add_argument_group("the simulator's own").add_argument
-    own("--gpu-profile", default="H100-80G", help=", ".join(hardware.GPUS))
-    own("--model-profile", default="Qwen2.5-7B", help=", ".join(hardware.MODELS))
-    own("--vllm-version-profile", default="0.32", choices=("0.32",))
-    own("--speed", type=float, default=1.0, help="simulated seconds per second")
-    own("--tokenizer-base-ms", type=float, default=3.0, help="per request")
-    own("--tokenizer-us-per-token", type=float, default=2.0)
-    own("--request-log", type=Path, metavar="FILE", help="one JSON line per request")
-    own("--fault", action="append", default=[], metavar="KIND:name=value,...")
-    return parser
-
-
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """The settings of a command line; raises SettingsError with every fault."""
-    given = _parser().parse_args(argv)
-    found = list(_faults(given))
+    given = command_line.parser().parse_args(argv)
+    found = list(command_line.faults(given))
     wanted: list[Fault] = []
     for spec in given.fault:
         try:
@@ -196,7 +135,9 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
             found.append(f"--fault {error}")
     if found:
         raise SettingsError("; ".join(found))
-    machine = hardware.load(given.gpu_profile, given.model_profile, given.gpu_memory_utilization)
+    replica = _replica(given)
+    costs = _costs(given, replica)
+    tokenizer = costs.frontend
     return Settings(
         host=given.host,
         port=given.port,
@@ -204,14 +145,17 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
         served_model_names=tuple(given.served_model_name or [given.model_profile]),
         gpu_profile=given.gpu_profile,
         model_profile=given.model_profile,
-        gpu_memory_utilization=given.gpu_memory_utilization,
+        gpu_memory_utilization=replica.gpu_memory_utilization,
         num_gpu_blocks_override=given.num_gpu_blocks_override,
-        vllm_version=f"{given.vllm_version_profile}.0",
-        engine=_engine(given, machine),
-        cost=machine.cost,
+        vllm_version=_release(given.vllm_version_profile, replica.version.first),
+        engine=_engine(given, replica),
+        cost_file=costs,
+        own_model_len=replica.deployment.model.max_position_embeddings,
         speed=given.speed,
-        tokenizer_base_s=given.tokenizer_base_ms / 1000,
-        tokenizer_per_token_s=given.tokenizer_us_per_token / 1e6,
+        tokenizer_base_s=_given(given.tokenizer_base_ms, 1e-3, tokenizer.base_s.value),
+        tokenizer_per_token_s=_given(
+            given.tokenizer_us_per_token, 1e-6, tokenizer.per_token_s.value
+        ),
         tokenizer_workers=given.renderer_num_workers,
         max_num_queued_reqs=given.max_num_queued_reqs,
         stream_interval=given.stream_interval,
@@ -226,59 +170,74 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     )
 
 
-def _faults(given: argparse.Namespace) -> Iterator[str]:
-    """What is wrong with single flags; what vLLM refuses in combination is the engine's to say."""
-    for flag, value, known in (
-        ("gpu-profile", given.gpu_profile, hardware.GPUS),
-        ("model-profile", given.model_profile, hardware.MODELS),
-    ):
-        if value not in known:
-            yield f"--{flag} {value!r} is not known; there are {', '.join(known)}"
-    if given.block_size != _BLOCK_SIZE:
-        yield f"--block-size {given.block_size} is not modelled, only {_BLOCK_SIZE}"
-    if not 0 <= given.port <= _LAST_PORT:
-        yield f"--port {given.port} must be from 0 to {_LAST_PORT}"
-    if not 0 < given.gpu_memory_utilization <= 1:
-        yield f"--gpu-memory-utilization {given.gpu_memory_utilization} must be above 0, at most 1"
-    for name, least in _LEAST.items():
-        value = getattr(given, name)
-        if value is not None and not least <= value < float("inf"):
-            yield f"--{name.replace('_', '-')} {value} must be a number of at least {least}"
+def _given(value: float | None, unit: float, default: float) -> float:
+    return default if value is None else value * unit
 
 
-def _engine(given: argparse.Namespace, machine: hardware.Hardware) -> EngineConfig:
-    """The engine's settings, with vLLM's defaults; raises SettingsError as vLLM's start-up does."""
-    model_len = given.max_model_len or machine.max_model_len
-    budget = given.max_num_batched_tokens
-    if budget is None:
-        budget = machine.max_num_batched_tokens
-        if not given.enable_chunked_prefill:
-            budget = max(budget, model_len)
-    blocks = given.num_gpu_blocks_override or machine.num_blocks
-    if blocks * _BLOCK_SIZE < model_len + _BLOCK_SIZE:
+def _release(asked: str, first: str) -> str:
+    """The version to tell clients: the release asked for, or a profile's first one."""
+    release = first if "-" in asked else asked.removeprefix("v")
+    return release if release.count(".") > 1 else f"{release}.0"
+
+
+def _replica(given: argparse.Namespace) -> ReplicaProfile:
+    try:
+        return load_profile(
+            given.gpu_profile,
+            given.model_profile,
+            gpu_memory_utilization=given.gpu_memory_utilization,
+            vllm_version=given.vllm_version_profile,
+        )
+    except ProfileError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _costs(given: argparse.Namespace, replica: ReplicaProfile) -> CostFile:
+    try:
+        return read_cost_file(given.step_cost_file) if given.step_cost_file else replica.cost_file
+    except CoefficientFileError as error:
+        raise SettingsError(f"--step-cost-file {error}") from None
+
+
+def _engine(given: argparse.Namespace, replica: ReplicaProfile) -> EngineConfig:
+    """The engine's settings; raises SettingsError where vLLM's start-up does."""
+    names = (
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enable_chunked_prefill",
+        "enable_prefix_caching",
+        "long_prefill_token_threshold",
+        "async_scheduling",
+    )
+    flags = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    if given.num_gpu_blocks_override is not None:
+        flags["num_blocks"] = given.num_gpu_blocks_override
+    if given.max_num_seqs is None and given.max_num_batched_tokens is not None:
+        flags["max_num_seqs"] = min(replica.max_num_seqs, given.max_num_batched_tokens)
+    _check_start(flags, replica)
+    try:
+        return replica.engine_config(**flags)
+    except ConfigError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _check_start(flags: Mapping[str, Any], replica: ReplicaProfile) -> None:
+    """The two refusals that people meet, in vLLM's words."""
+    model_len = flags.get("max_model_len", replica.max_model_len)
+    tokens = (flags.get("num_blocks", replica.num_blocks) - 1) * BLOCK_SIZE
+    if model_len > tokens:
         raise SettingsError(
             f"To serve at least one request with the model's max seq len ({model_len}), more KV"
-            f" cache is needed than the {blocks * _BLOCK_SIZE} tokens available. Try increasing"
+            f" cache is needed than the {tokens} tokens available. Try increasing"
             " `gpu_memory_utilization` or decreasing `max_model_len`."
         )
-    if not given.enable_chunked_prefill and budget < model_len:
+    budget = flags.get("max_num_batched_tokens")
+    forced = replica.version.engine["chunked_prefill_forced"]
+    if not flags["enable_chunked_prefill"] and not forced and budget and budget < model_len:
         raise SettingsError(
             f"max_num_batched_tokens ({budget}) is smaller than max_model_len ({model_len}). This"
             " effectively limits the maximum sequence length to max_num_batched_tokens and makes"
             " vLLM reject longer sequences. Please increase max_num_batched_tokens or decrease"
             " max_model_len."
         )
-    try:
-        return EngineConfig(
-            max_num_seqs=given.max_num_seqs or min(machine.max_num_seqs, budget),
-            max_num_batched_tokens=budget,
-            num_blocks=blocks,
-            enable_chunked_prefill=given.enable_chunked_prefill,
-            enable_prefix_caching=given.enable_prefix_caching,
-            block_size=_BLOCK_SIZE,
-            long_prefill_token_threshold=given.long_prefill_token_threshold,
-            max_model_len=model_len,
-            async_scheduling=given.async_scheduling,
-        )
-    except ConfigError as error:
-        raise SettingsError(str(error)) from None

@@ -25,10 +25,10 @@ def log_start(settings: Settings) -> None:
         "long_prefill_token_threshold=%d, async_scheduling=%s, speed=%g",
         settings.vllm_version, settings.model_profile, settings.gpu_profile, engine.max_model_len,
         engine.max_num_seqs, engine.max_num_batched_tokens, engine.enable_prefix_caching,
-        engine.enable_chunked_prefill, engine.long_prefill_token_threshold,
+        engine.chunks_prefills, engine.long_prefill_token_threshold,
         engine.async_scheduling, settings.speed,
     )  # fmt: skip
-    if engine.enable_chunked_prefill:
+    if engine.chunks_prefills:
         logger.info(
             "Chunked prefill is enabled with max_num_batched_tokens=%d.",
             engine.max_num_batched_tokens,
@@ -38,6 +38,12 @@ def log_start(settings: Settings) -> None:
         "GPU KV cache size: %s tokens, Maximum concurrency for %s tokens per request: %.2fx",
         f"{cached:,}", f"{engine.max_model_len:,}", cached / engine.max_model_len,
     )  # fmt: skip
+    if engine.max_model_len > settings.own_model_len:
+        logger.warning(
+            "max_model_len %d is more than the %d that %s is made for: a real server needs rope"
+            " scaling (YaRN) to take it",
+            engine.max_model_len, settings.own_model_len, settings.model_profile,
+        )  # fmt: skip
     for fault in settings.faults:
         logger.warning("Fault on purpose: %s", fault.spec)
 

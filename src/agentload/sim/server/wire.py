@@ -27,6 +27,19 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivery:
+    """How an answer is to be told: from the request and from the server's flags."""
+
+    stream: bool = False
+    include_usage: bool = False
+    running_usage: bool = False
+    token_ids: bool = False
+    cached_tokens: bool = False  # --enable-prompt-tokens-details
+    request_times: bool = False  # --enable-per-request-metrics
+    interval: int = 1  # --stream-interval
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of a response, summed over its choices; `cached` None: not to be told."""
 
@@ -81,6 +94,35 @@ def error_event(error: Mapping[str, Any]) -> bytes:
     return b'data: {"error": {' + spaced.encode() + b"}}\n\n"
 
 
+_USAGE: Final = {
+    True: b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,'
+    b'"completion_tokens_details":{"reasoning_tokens":0}}',
+    False: b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Quick:
+    """Chunks of one token in the middle of an answer.
+
+    In a step of 200 streams the last chunk waits for the 199 before it, so each microsecond spent
+    on one is a fifth of a millisecond of lateness.
+    """
+
+    pieces: Sequence[bytes]
+    before: bytes
+    after: bytes
+    usage: bytes | None
+    prompt_tokens: int
+
+    def chunk(self, index: int) -> bytes:
+        if self.usage is None:
+            return self.before + self.pieces[index] + self.after + b"}\n\n"
+        prompt, generated = self.prompt_tokens, index + 1
+        usage = self.usage % (prompt, prompt + generated, generated)
+        return self.before + self.pieces[index] + self.after + usage + b"}\n\n"
+
+
 class ChunkWriter:
     """Chunks of one choice of a streamed response."""
 
@@ -103,6 +145,21 @@ class ChunkWriter:
         self._tail = b',"logprobs":null,"finish_reason":null' + (
             b"" if self._chat else b',"stop_reason":null'
         )
+
+    def quick(self, delivery: Delivery, prompt_tokens: int) -> Quick | None:
+        """What makes chunks of one token each, if they are all content without token ids."""
+        if self._with_ids or delivery.interval > 1 or self._answer.segments[0].part != "content":
+            return None
+        return Quick(
+            pieces=self._answer.segments[0].pieces,
+            before=self._head + (b'{"content":"' if self._chat else b""),
+            after=b'"' + (b"}" if self._chat else b"") + self._tail + self._no_ids(),
+            usage=_USAGE[self._chat] if delivery.running_usage else None,
+            prompt_tokens=prompt_tokens,
+        )
+
+    def _no_ids(self) -> bytes:
+        return b"".join(self._id_fields(0, 0, None))
 
     def role(self, prompt: bytes, usage: Usage | None) -> bytes:
         """The first chunk of a chat: the role and no content."""
