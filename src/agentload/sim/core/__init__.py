@@ -6,6 +6,7 @@ from agentload.sim.core.cost import StepCost
 from agentload.sim.core.engine import Engine
 from agentload.sim.core.frontend import Frontend
 from agentload.sim.core.histogram import Histogram
+from agentload.sim.core.offline import Offline, Replica, Turn, TurnResult
 from agentload.sim.core.request import Request
 from agentload.sim.core.scheduler import Counters
 
@@ -17,6 +18,10 @@ __all__ = [
     "Frontend",
     "Histogram",
     "Node",
+    "Offline",
+    "Replica",
     "Request",
     "StepCost",
+    "Turn",
+    "TurnResult",
 ]
