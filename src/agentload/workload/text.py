@@ -52,7 +52,8 @@ class Text:
         """Whether the characters before and at a position both belong to one ASCII word."""
         at = self._byte_at(position % self.chars)
         pair = self.data[max(0, at - 1) : at + 1]
-        return len(pair) == 2 and pair.isalnum()
+        is_escape = self.data[max(0, at - 2) : at - 1] == b"\\"  # the n of a line end
+        return len(pair) == 2 and pair.isalnum() and not is_escape
 
     def random_line(self, rng: Random) -> int:
         """The position of the first character of a line, any line alike."""

@@ -75,11 +75,13 @@ def misfit(scenario: Scenario, max_model_len: int | None) -> str | None:
     if longest * scenario.context_scale <= rule.most_prompt:
         return None
     share = rule.most_prompt / max_model_len
+    whole = scenario.window.tokens or longest  # so that sessions also have room to grow
+    scale = min(max_model_len * share / longest, max_model_len / whole)
     return (
         f"scenario {scenario.name}: sessions start with up to"
         f" {longest * scenario.context_scale:,.0f} tokens, and of the {max_model_len:,} that the"
         f" server takes a first prompt may have {rule.most_prompt:,.0f} (window.end_share); set"
-        f" context_scale to {_rounded_down(max_model_len * share / longest)} or less, or raise"
+        f" context_scale to {_rounded_down(scale)} or less, or raise"
         f" --max-model-len"
     )
 
