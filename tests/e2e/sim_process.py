@@ -137,10 +137,12 @@ class Sim:
     def get(self, path: str, headers: dict[str, str] | None = None) -> Answer:
         return self.request("GET", path, None, headers)
 
-    def open(self, path: str, body: Any, headers: dict[str, str] | None = None) -> socket.socket:
+    def open(
+        self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST"
+    ) -> socket.socket:
         """Send a request that asks for the connection to be closed after it."""
-        data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: sim\r\nConnection: close\r\n"
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: sim\r\nConnection: close\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)

@@ -49,6 +49,25 @@ class Answer:
     def tokens(self) -> int:
         return tokens.count(self.words)
 
+    def part_of(self, low: int, high: int) -> bytes:
+        """The words of tokens [low, high)."""
+        return self.words[low * tokens.BYTES_PER_TOKEN : high * tokens.BYTES_PER_TOKEN]
+
+
+def texts(segments: Sequence[Segment], low: int, high: int) -> dict[Part, bytes]:
+    """Escaped text of tokens [low, high) by the field it goes to; silent tokens give none."""
+    found: dict[Part, bytes] = {}
+    start = 0
+    for segment in segments:
+        end = start + len(segment.pieces)
+        if end > low and segment.part != "silent":
+            text = b"".join(segment.pieces[max(low - start, 0) : high - start])
+            found[segment.part] = found.get(segment.part, b"") + text
+        start = end
+        if start >= high:
+            break
+    return found
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

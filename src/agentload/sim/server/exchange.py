@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from agentload.sim.core.request import Request
-from agentload.sim.server import errors, tokens, wire
+from agentload.sim.server import bodies, errors, tokens, wire
 from agentload.sim.server.answer import Answer
+from agentload.sim.server.chunks import ChunkWriter
 from agentload.sim.server.response import EVENT_STREAM, Headers, Response
-from agentload.sim.server.wire import ChunkWriter, Delivery, Identity, Usage
+from agentload.sim.server.wire import Delivery, Identity, Usage
 
 
 class Owner(Protocol):
@@ -37,9 +38,8 @@ class Choice:
         self.generated = 0
         self.last_token_s = 0.0
         self.sent = 0
-        token_ids = exchange.delivery.token_ids
-        self.writer = ChunkWriter(exchange.identity, index, answer, token_ids)
-        self._quick = self.writer.quick(exchange.delivery, tokens.count(prompt))
+        self.writer = ChunkWriter(exchange.identity, index, answer, exchange.delivery)
+        self._quick = self.writer.quick(tokens.count(prompt))
 
     @property
     def finish_reason(self) -> str:
@@ -187,8 +187,8 @@ class Exchange:
 
     def _body(self) -> bytes:
         answers = [(choice.answer, choice.prompt) for choice in self.choices]
-        ids = self.delivery.token_ids
-        return wire.whole_body(self.identity, answers, self._usage(), self._times(), ids)
+        times = self._times()
+        return bodies.whole_body(self.identity, self.delivery, answers, self._usage(), times)
 
     # -- figures --------------------------------------------------------------------------------
 

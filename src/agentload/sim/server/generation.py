@@ -110,10 +110,11 @@ class Generator:
             choice = Choice(exchange, index, request, prompt.words, planned, limit)
             exchange.choices.append(choice)
         factor = _tokenizer_factor(faults)
-        for index, choice in enumerate(exchange.choices):
-            prompt = plans[index][0]
-            load = 0.0 if index % body.n else tokens.count(prompt.words) * factor
-            self._live.submit(choice, load, token_ids=prompt.is_token_ids)
+        for first in range(0, len(plans), body.n):
+            prompt = plans[first][0]
+            load = tokens.count(prompt.words) * factor
+            same = exchange.choices[first : first + body.n]
+            self._live.submit(same, load, token_ids=prompt.is_token_ids)
         return exchange
 
     def _path(self, prompt: bytes, planned: bytes, salt: str | None) -> list[tuple[Node, int]]:
@@ -142,6 +143,7 @@ class Generator:
             cached_tokens=settings.enable_prompt_tokens_details,
             request_times=settings.enable_per_request_metrics,
             interval=settings.stream_interval,
+            logprobs=protocol.told_logprobs(body),
         )
 
 

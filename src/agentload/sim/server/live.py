@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from agentload.clock import NS_PER_S, Clock
@@ -127,19 +127,18 @@ class LiveEngine:
     def in_flight(self) -> int:
         return len(self._sinks)
 
-    def submit(self, sink: Sink, tokenizer_load: float, *, token_ids: bool) -> None:
-        """Send a request through the tokenizer to the engine; sets `ready_s`, when it gets there.
+    def submit(self, sinks: Sequence[Sink], tokenizer_load: float, *, token_ids: bool) -> None:
+        """Send requests of one prompt through the tokenizer to the engine; sets their `ready_s`.
 
         `tokenizer_load` is the number of tokens that the tokenizer spends time on.
         """
-        request = sink.request
-        ready_s = self._frontend.ready_s(
-            request.arrival_s, math.ceil(tokenizer_load), token_ids=token_ids
-        )
-        self._sinks[request.request_id] = sink
-        self._serial += 1
-        heapq.heappush(self._tokenizing, (ready_s, self._serial, sink))
-        sink.ready_s = ready_s
+        arrival_s = sinks[0].request.arrival_s
+        ready_s = self._frontend.ready_s(arrival_s, math.ceil(tokenizer_load), token_ids=token_ids)
+        for sink in sinks:
+            sink.ready_s = ready_s
+            self._sinks[sink.request.request_id] = sink
+            self._serial += 1
+            heapq.heappush(self._tokenizing, (ready_s, self._serial, sink))
         self._pump()
 
     def abort(self, sink: Sink) -> None:

@@ -66,12 +66,15 @@ class ChatBody(GenerationBody):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    logprobs: bool | None = False
+    top_logprobs: int | None = None
     add_generation_prompt: bool = True
 
 
 class CompletionBody(GenerationBody):
     prompt: Any = None
     max_tokens: int | None = 16
+    logprobs: int | None = None
     echo: bool | None = False
 
 
@@ -147,6 +150,13 @@ def check_sampling(body: GenerationBody) -> None:
 
 def _out_of_range(name: str, allowed: str, value: float) -> errors.ApiError:
     return errors.bad_parameter(f"{name} must be {allowed}, got {value}.", name, value)
+
+
+def told_logprobs(body: GenerationBody) -> int | None:
+    """How many alternatives to tell for each token; None: no log probabilities at all."""
+    if isinstance(body, ChatBody):
+        return (body.top_logprobs or 0) if body.logprobs else None
+    return body.logprobs if isinstance(body, CompletionBody) else None
 
 
 @dataclass(frozen=True, slots=True)

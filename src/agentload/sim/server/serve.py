@@ -20,13 +20,14 @@ from agentload.clock import MonotonicClock, wall_unix_s
 from agentload.sim.core import Frontend
 from agentload.sim.server import stats_log
 from agentload.sim.server.app import App
+from agentload.sim.server.command_line import SettingsError
 from agentload.sim.server.generation import Generator
 from agentload.sim.server.live import LiveEngine
 from agentload.sim.server.metrics import VllmMetrics
 from agentload.sim.server.page import HttpMetrics, Page, TimeKeeping
 from agentload.sim.server.prefix import PrefixTree
 from agentload.sim.server.request_log import RequestLog
-from agentload.sim.server.settings import Settings, SettingsError, read
+from agentload.sim.server.settings import Settings, read
 from agentload.sim.server.stats_log import StatsLog
 
 _LOG_FORMAT: Final = (
