@@ -1,0 +1,103 @@
+"""The command `agentload report`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from analysis.diagnosis import diagnose
+from analysis.faults import BadInputError
+from analysis.report.html import as_markdown, render
+from analysis.report.summary import summary_text
+from analysis.report.table import print_arms
+from analysis.results import Results, analyse
+
+NO_DATA = 3
+
+
+def main(argv: Sequence[str]) -> int:
+    """Analyse run folders and write the report.
+
+    Exit code 0, 2 for input that cannot be read, 3 when no turn was measured (the report is
+    written all the same).
+    """
+    options = _parser().parse_args(argv)
+    try:
+        results = analyse(options.runs, base=options.base, keep_good_rows=options.keep_good_rows)
+    except (BadInputError, ValueError) as error:
+        print(f"agentload report: {error}", file=sys.stderr)
+        return 2
+    target = options.out or options.runs[0]
+    try:
+        _write(results, options.format, target)
+    except OSError as error:
+        print(f"agentload report: {target}: {error.strerror}", file=sys.stderr)
+        return 2
+    if not results.has_data:
+        print("agentload report: no turn was measured", file=sys.stderr)
+        return NO_DATA
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="agentload report",
+        description="Tables, findings and a report of one or several run folders.",
+        epilog="Runs of the same arm are pooled; several arms are compared turn by turn.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--format", choices=("html", "md", "json"), default="html")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder (html) or file (md, json); default: the first run folder, or standard output",
+    )
+    parser.add_argument("--base", metavar="ARM", help="arm the others are compared with")
+    parser.add_argument(
+        "--keep-good-rows", action="store_true", help="leave faulty rows out, and count them"
+    )
+    return parser
+
+
+def _write(results: Results, form: str, target: Path) -> None:
+    """HTML writes `report.html` and `summary.json` and prints the table; others print or write."""
+    findings = diagnose(results)
+    if form == "html":
+        if target.suffix == ".html":
+            folder, name = target.parent, target.name
+        else:
+            folder, name = target, "report.html"
+        write_report(results, folder, name)
+        console = Console()
+        print_arms([(arm.arm, list(arm.classes)) for arm in results.arms], console)
+        for finding in findings:
+            arm = f" ({finding.arm})" if finding.arm else ""
+            console.print(f"{finding.title}{arm}: {finding.evidence}", markup=False)
+        console.print(f"report: {folder / name}", markup=False)
+        return
+    text = as_markdown(results, findings) if form == "md" else summary_text(results, findings)
+    if target.is_dir():
+        sys.stdout.write(text)
+    else:
+        _replace(target, text)
+
+
+def write_report(results: Results, folder: Path, name: str = "report.html") -> Path:
+    """Write `report.html` and `summary.json` into a folder, both or neither; returns the former."""
+    findings = diagnose(results)
+    page, numbers = render(results, findings), summary_text(results, findings)
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / "summary.json", numbers)
+    _replace(folder / name, page)
+    return folder / name
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
