@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -54,13 +55,19 @@ class Delta:
     def total(self, name: str, **labels: str) -> float:
         return self.after.total(name, **labels) - self.before.total(name, **labels)
 
-    def largest_bucket(self, histogram: str) -> tuple[float, float] | None:
-        """Edges (above, up to) of the highest bucket that got an observation; None without any."""
+    def quantile_bucket(self, histogram: str, q: float) -> tuple[float, float]:
+        """Edges (above, up to) of the bucket with the observation of rank ceil(q x count).
+
+        q = 1 is the bucket of the largest. ValueError without observations.
+        """
         before, after = self.before.buckets(histogram), self.after.buckets(histogram)
-        found, below, counted = None, 0.0, 0.0
-        for edge in sorted(after):
-            cumulative = after[edge] - before.get(edge, 0.0)
-            if cumulative > counted:
-                found = (below, edge)
-            below, counted = edge, cumulative
-        return found
+        grown = {edge: count - before.get(edge, 0.0) for edge, count in sorted(after.items())}
+        count = grown.get(math.inf, 0.0)
+        if not count:
+            raise ValueError(f"vllm:{histogram} has no observation between the pages")
+        below = 0.0
+        for edge, cumulative in grown.items():
+            if cumulative >= math.ceil(q * count):
+                return below, edge
+            below = edge
+        raise ValueError(f"vllm:{histogram} has no bucket up to {math.inf}")

@@ -22,7 +22,7 @@ PROMPT_CHUNKS = 10  # a prompt of 20,000 tokens in chunks of 2,048
 LARGEST_SHARE_CHUNKED = 0.5
 # The stream's next token comes with the prompt's first: measured 1.00 to 1.03.
 LEAST_SHARE_WHOLE = 0.9
-DELIVERY_S = 0.1  # what API server and client may add to a gap of the engine
+DELIVERY_S = 0.25  # what API server and client may add to one gap of the engine; 0.01 measured
 
 
 def measured_rounds(server: RealServer) -> list[dict[str, Any]]:
@@ -56,8 +56,6 @@ def test_a_cold_prompt_stops_a_stream_for_a_chunk_or_for_the_whole_prefill(
         assert share > LEAST_SHARE_WHOLE
 
     # The client saw what the engine did, no less and not much more.
-    edges = counted.largest_bucket("inter_token_latency_seconds")
-    assert edges is not None
-    above_s, up_to_s = edges
+    above_s, up_to_s = counted.quantile_bucket("inter_token_latency_seconds", 1.0)
     largest_s = max(one["largest_gap_s"] for one in rounds)
     assert above_s - DELIVERY_S < largest_s < up_to_s + DELIVERY_S

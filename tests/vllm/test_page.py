@@ -40,6 +40,14 @@ def test_a_missing_sample_is_an_error_not_a_zero() -> None:
         DELTA.total("other_total")
 
 
-def test_the_largest_bucket_is_the_highest_that_grew() -> None:
-    assert DELTA.largest_bucket("gap_seconds") == (0.1, 0.5)
-    assert Delta(DELTA.after, DELTA.after).largest_bucket("gap_seconds") is None
+def test_a_quantile_is_in_the_bucket_of_its_rank() -> None:
+    # 4 observations between the pages: 3 up to 0.1 s, 1 above 0.1 up to 0.5 s
+    assert DELTA.quantile_bucket("gap_seconds", 0.5) == (0.0, 0.1)
+    assert DELTA.quantile_bucket("gap_seconds", 0.75) == (0.0, 0.1)
+    assert DELTA.quantile_bucket("gap_seconds", 0.76) == (0.1, 0.5)
+    assert DELTA.quantile_bucket("gap_seconds", 1.0) == (0.1, 0.5)
+
+
+def test_a_quantile_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no observation"):
+        Delta(DELTA.after, DELTA.after).quantile_bucket("gap_seconds", 0.5)
