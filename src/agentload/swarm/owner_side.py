@@ -58,7 +58,8 @@ class OwnerSide:
         options = self._environment.parsed_options
         flags = self._flags
         if flags.given:  # the form of the web page may have changed them
-            flags = Flags(options.num_users, options.spawn_rate, options.run_time)
+            run_time_s = options.run_time or flags.run_time_s
+            flags = Flags(options.num_users, options.spawn_rate, run_time_s)
         host = self._environment.host
         return read_wishes(options, None if host == self.shown_host else host, os.environ, flags)
 
