@@ -141,6 +141,9 @@ class App:
         if exchange is None:
             return
         self._answering += 1
+        interval_s = self._settings.sse_keep_alive_interval
+        if interval_s is not None:
+            exchange.keep_alive(interval_s)
         try:
             await call.over()
         finally:

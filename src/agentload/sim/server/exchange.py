@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -142,6 +143,21 @@ class Exchange:
         if not self.over:
             self.over = True
             self._ended(self, reason)
+
+    def keep_alive(self, interval_s: float) -> None:
+        """Write a comment for each interval in which no chunk was written."""
+        loop, told = asyncio.get_running_loop(), self.chunks
+
+        def tick() -> None:
+            nonlocal told
+            if self.over or not self.delivery.stream:
+                return
+            if self.chunks == told:
+                self.response.write(wire.KEEP_ALIVE)
+            told = self.chunks
+            loop.call_later(interval_s, tick)
+
+        loop.call_later(interval_s, tick)
 
     # -- to the client --------------------------------------------------------------------------
 

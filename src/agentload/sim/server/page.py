@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -18,6 +19,7 @@ from agentload.sim.server.exposition import Family
 from agentload.sim.server.metrics import VllmMetrics, cache_config_family
 
 CONTENT_TYPE: Final = b"text/plain; version=1.0.0; charset=utf-8"
+_START_TIME: Final = re.compile(rb"\nprocess_start_time_seconds \S+\n")
 LATE_S: Final = 0.005
 _LATENESS_EDGES: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0,
@@ -131,11 +133,14 @@ class Page:
         cache_config: Mapping[str, str],
         http: HttpMetrics,
         time_keeping: TimeKeeping,
+        start_unix_s: float,
     ) -> None:
         self._engine = engine
         self._cache = cache_config_family(cache_config)
         self._http = http
         self._time_keeping = time_keeping
+        # A restart on purpose keeps the process, which a client takes for one that never restarted.
+        self._start = f"\nprocess_start_time_seconds {start_unix_s!r}\n".encode()
         self._process = CollectorRegistry()
         GCCollector(registry=self._process)
         PlatformCollector(registry=self._process)
@@ -148,4 +153,5 @@ class Page:
             *self._http.lines(),
             *self._time_keeping.lines(),
         ]
-        return generate_latest(self._process) + "\n".join(lines).encode() + b"\n"
+        process = _START_TIME.sub(self._start, generate_latest(self._process))
+        return process + "\n".join(lines).encode() + b"\n"

@@ -114,7 +114,7 @@ def _assemble(settings: Settings, again: Sequence[str]) -> tuple[App, StatsLog]:
         Generator(settings, live, tree),
         metrics,
         http_metrics,
-        Page(metrics, settings.cache_config(), http_metrics, keeping),
+        Page(metrics, settings.cache_config(), http_metrics, keeping, created_unix_s),
         None if settings.request_log is None else RequestLog(settings.request_log, live),
         clock,
         lambda: _restart(again),
