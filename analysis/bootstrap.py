@@ -100,6 +100,19 @@ def interval(estimates: list[Estimate], factors: list[float], level: float) -> t
     return min(center - half, value), max(center + half, value)
 
 
+def ratio_interval(over: Estimate, under: Estimate, level: float) -> tuple[float, float] | None:
+    """Interval of one statistic divided by another, symmetric on the logarithmic scale.
+
+    None unless both are above 0 in every draw.
+    """
+    if min(over.value, under.value, over.draws.min(), under.draws.min()) <= 0:
+        return None
+    half = level * float(np.std(np.log(over.draws / under.draws), ddof=1))
+    center = math.log(over.center / under.center)
+    value = over.value / under.value
+    return min(math.exp(center - half), value), max(math.exp(center + half), value)
+
+
 def t_factor(sessions: int, confidence: float) -> float:
     """Student's t quantile for `sessions` - 1 degrees of freedom, times sqrt(n / (n - 1)).
 

@@ -20,6 +20,7 @@ WARM_UP_STAGE = "warm_up"
 
 # No request of a current model decodes faster: a stream that seems to was handed out of a buffer.
 MAX_PLAUSIBLE_TOKENS_PER_S = 2000.0
+MIN_CHUNKS_FOR_SPEED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +112,23 @@ def derived(
     turns["send_s"] = turns["send_end_s"] - turns["send_start_s"]
     turns["uncached_tokens"] = turns["prompt_tokens"] - turns["cached_tokens"]
     turns["effective_ttft_s"] = turns["first_chunk_s"] - turns["intended_start_s"]
-    with np.errstate(divide="ignore"):
-        turns["tokens_per_s"] = 1.0 / turns["tpot_s"]
+    turns["tokens_per_s"] = _decode_speed(turns)
     implausible = (turns["tokens_per_s"] > max_tokens_per_s) | (turns["ttft_s"] < 0)
     turns["implausible"] = implausible.to_numpy()
     success = (turns["status"] == "success").to_numpy()
     turns["counted"] = turns["measured"].to_numpy() & success & ~implausible.to_numpy()
     return _with_previous_turn(turns, success)
+
+
+def _decode_speed(turns: pd.DataFrame) -> np.ndarray:
+    """(output tokens - 1) / (last - first chunk); NaN below `MIN_CHUNKS_FOR_SPEED` chunks.
+
+    An answer in a few chunks may well have come in one read: that says nothing about decoding.
+    """
+    span = (turns["last_chunk_s"] - turns["first_chunk_s"]).to_numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        speed = (turns["output_tokens"].to_numpy() - 1) / span
+    return np.where(turns["output_chunks"].to_numpy() >= MIN_CHUNKS_FOR_SPEED, speed, np.nan)
 
 
 def _with_previous_turn(turns: pd.DataFrame, success: np.ndarray) -> pd.DataFrame:

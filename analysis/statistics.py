@@ -19,6 +19,7 @@ from analysis.bootstrap import (
     interval,
     percentile_estimate,
     ratio_estimate,
+    ratio_interval,
     session_weights,
     t_factor,
 )
@@ -88,7 +89,8 @@ class Effect:
     """A difference (or main effect, or interaction) of one statistic in one group of turns.
 
     `low` and `high` are None when `reason` says what is missing for an interval. `base` is the
-    statistic of the arm that is compared with, on the paired turns.
+    statistic of the arm that is compared with, on the paired turns. `ratio` is the interval of
+    (other arm / base), for two arms with values above 0 only.
     """
 
     statistic: Statistic
@@ -101,6 +103,7 @@ class Effect:
     turns: int
     sessions: int
     reason: str | None = None
+    ratio: tuple[float, float] | None = None
 
     @property
     def relative(self) -> float | None:
@@ -189,10 +192,13 @@ def contrast(
     }
     value = sum(f * estimates[arm].value for arm, f in factors.items())
     reason = _shortage(statistic, int(keep.sum()), len(names))
-    low, high = None, None
+    low, high, ratio = None, None, None
     if reason is None:
         t = t_factor(len(names), CONFIDENCE)
         low, high = interval(list(estimates.values()), list(factors.values()), t)
+        if len(factors) == 2:
+            other = next(arm for arm in factors if arm != base)
+            ratio = ratio_interval(estimates[other], estimates[base], t)
     return Effect(
         statistic,
         turns_of,
@@ -204,6 +210,7 @@ def contrast(
         int(keep.sum()),
         len(names),
         reason,
+        ratio,
     )
 
 

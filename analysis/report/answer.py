@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.distribution import Distribution
-from analysis.factors import Crossed, Factor, at_level
+from analysis.factors import Crossed, at_level
 from analysis.metrics import ALL, LATER, ClassFigures
 from analysis.report import format as f
 from analysis.results import ArmResults, Comparison, Results
@@ -14,8 +14,8 @@ from analysis.statistics import Effect
 HEADLINES = ("ttft_p50", "itl_max_mean")
 COLD_HEADLINES = ("ttft_mean",)
 NAMES = {
-    "enable_chunked_prefill": "Chunked prefill",
-    "enable_prefix_caching": "Prefix caching",
+    "enable_chunked_prefill": "chunked prefill",
+    "enable_prefix_caching": "prefix caching",
 }
 
 
@@ -67,47 +67,69 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
         return
     for name in dict.fromkeys(e.name for e in comparison.differences):
         mine = _headlines(comparison.differences, name)
-        yield (
-            f"{name} against {comparison.base}, later turns: " + "; ".join(map(effect, mine)) + "."
-        )
+        yield f"{comparison.base} → {name}: {_told(mine)}"
 
 
 def _factor_lines(comparison: Comparison, crossed: Crossed) -> Iterator[str]:
     for factor, other in ((crossed.first, crossed.second), (crossed.second, crossed.first)):
-        label = NAMES.get(factor.name, factor.name)
-        other_label = NAMES.get(other.name, other.name).lower()
-        along = f", together with {', '.join(factor.along)}" if factor.along else ""
         for level in (other.high, other.low):
-            name = at_level(factor, other, level)
-            mine = _headlines(comparison.factorial, name)
+            mine = _headlines(comparison.factorial, at_level(factor, other, level))
             if mine:
+                lead = f"{NAMES.get(factor.name, factor.name)} {factor.low} → {factor.high}"
                 yield (
-                    f"{label} {_change(factor)}{along}, with {other_label} {level}: "
-                    + "; ".join(map(effect, mine))
-                    + "."
+                    f"{lead[0].upper()}{lead[1:]} ({NAMES.get(other.name, other.name)} {level}): "
+                    f"{_told(mine)}"
                 )
 
 
-def _change(factor: Factor) -> str:
-    return f"{factor.low} → {factor.high}"
+def _told(effects: Sequence[Effect]) -> str:
+    """Clear differences as `TTFT P50 9.71 s → 129 ms (−9.58 s, ...)`, the others named only."""
+    clear = [f"{_name(e)} {_from_to(e)}" for e in effects if e.is_clear]
+    unclear = [
+        f"{_name(e)} (none larger than {amount(e, e.no_larger_than).lstrip('+')})"
+        for e in effects
+        if e.no_larger_than is not None
+    ]
+    unknown = [f"{_name(e)} {_from_to(e)}" for e in effects if e.low is None]
+    parts = ["; ".join(clear)] if clear else []
+    parts += [f"no clear difference in {', '.join(unclear)}"] if unclear else []
+    parts += [f"without an interval, as there are {_reason(effects)}: " + "; ".join(unknown)
+              ] if unknown else []  # fmt: skip
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+
+
+def _reason(effects: Sequence[Effect]) -> str:
+    return next((e.reason for e in effects if e.reason), "")
+
+
+def _name(found: Effect) -> str:
+    return found.statistic.label + (" of cold turns" if found.turns_of == "cold" else "")
+
+
+def _from_to(found: Effect) -> str:
+    share = found.statistic.unit == "share"
+    before, after = (
+        f.share(v) if share else f.seconds(v) for v in (found.base, found.base + found.value)
+    )
+    text = f"{before} → {after}"
+    return (
+        text
+        if found.low is None
+        else f"{text} ({amount(found, found.value)}; 95 %: {interval(found)})"
+    )
+
+
+def readable(name: str) -> str:
+    """The name of a contrast in plain words: `chunked prefill, prefix caching off`."""
+    for setting, words in NAMES.items():
+        name = name.replace(setting, words)
+    return name.replace(" with ", ", ")
 
 
 def _headlines(effects: Sequence[Effect], name: str) -> list[Effect]:
     mine = {(e.turns_of, e.statistic.name): e for e in effects if e.name == name}
     wanted = [(LATER, s) for s in HEADLINES] + [("cold", s) for s in COLD_HEADLINES]
     return [mine[key] for key in wanted if key in mine]
-
-
-def effect(found: Effect) -> str:
-    """`TTFT P50 −8.19 s (−9.44 s to −6.80 s)`, and what is missing where there is no interval."""
-    label = found.statistic.label + (" (cold turns)" if found.turns_of == "cold" else "")
-    if found.low is None or found.high is None:
-        return f"{label} {amount(found, found.value)} ({found.reason})"
-    if found.no_larger_than is not None:
-        return (
-            f"{label} no clear difference (not larger than {amount(found, found.no_larger_than)})"
-        )
-    return f"{label} {amount(found, found.value)} ({interval(found)})"
 
 
 def interval(found: Effect) -> str:

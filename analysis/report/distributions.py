@@ -160,9 +160,8 @@ def differences(comparison: Comparison, width: float) -> Figure | None:
     shown = [
         e
         for e in comparison.differences
-        if e.turns_of == LATER and e.statistic.name in SHOWN_EFFECTS and e.low is not None
+        if e.turns_of == LATER and e.statistic.name in SHOWN_EFFECTS and e.ratio is not None
     ]
-    shown = [e for e in shown if e.base > 0]
     if not shown:
         return None
     names = list(dict.fromkeys(e.statistic.label for e in shown))
@@ -197,14 +196,12 @@ def _minor_label(value: float, _: int | None) -> str:
 
 
 def _ratios(axis: Axes, effects: Sequence[Effect], ys: Sequence[float], i: int, arm: str) -> None:
-    smallest = 1e-3  # an interval that reaches below nothing ends here
-    centre = np.array([max((e.base + e.value) / e.base, smallest) for e in effects])
-    low = np.array([max((e.base + (e.low or 0.0)) / e.base, smallest) for e in effects])
-    high = np.array([max((e.base + (e.high or 0.0)) / e.base, smallest) for e in effects])
+    centre = np.array([(e.base + e.value) / e.base for e in effects])
+    bounds = np.array([e.ratio for e in effects], dtype=float)
     axis.errorbar(
         centre,
         ys,
-        xerr=[centre - low, high - centre],
+        xerr=[centre - bounds[:, 0], bounds[:, 1] - centre],
         fmt=style.MARKERS[i % len(style.MARKERS)],
         color=style.COLOURS[(i + 1) % len(style.COLOURS)],
         label=style.clean(arm),

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from analysis.finding import Finding
+from analysis.measured import WARM_UP_STAGE, Measured
 from analysis.report import answer, distributions, tables, timelines
 from analysis.report.style import NARROW_IN, WIDE_IN, svg
 from analysis.report.tables import TextTable
@@ -44,6 +45,7 @@ class Section:
     text: str = ""
     pictures: list[Picture] = field(default_factory=list)
     tables: list[TextTable] = field(default_factory=list)
+    more: list[TextTable] = field(default_factory=list)  # folded away
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +63,30 @@ def render(results: Results, findings: Sequence[Finding] | None) -> str:
         trim_blocks=True,
         undefined=StrictUndefined,
     )
-    names = [arm.arm.name for arm in results.arms]
     return environment.get_template("template.html.j2").render(
-        title="agentload: " + (names[0] if len(names) == 1 else " · ".join(names)),
+        title=title(results),
         facts=facts(results),
         verdict=verdict(results),
         answer=answer.sentences(results),
-        findings=findings,
+        findings=None if findings is None else grouped(findings),
         sections=[s for s in _sections(results) if s.pictures or any(t.rows for t in s.tables)],
         method=METHOD,
     )
+
+
+def title(results: Results) -> str:
+    names = [arm.arm.name for arm in results.arms]
+    scenario = results.runs[0].run.manifest.scenario.get("name") or "run"
+    what = f"arm {names[0]}" if len(names) == 1 else f"{len(names)} arms compared"
+    return f"agentload: {scenario}, {what}"
+
+
+def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """The same finding of several arms together, in order of first mention."""
+    by_name: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_name.setdefault(finding.name, []).append(finding)
+    return list(by_name.values())
 
 
 def facts(results: Results) -> list[str]:
@@ -86,11 +102,7 @@ def facts(results: Results) -> list[str]:
         f"{first.target.get('model') or 'not known'}, server version "
         f"{first.target.get('server_version') or 'not known'}.",
         "Measured: "
-        + ", ".join(
-            f"{r.window.seconds:.0f} s of {r.arm} ({r.window.cut_before} turns before and "
-            f"{r.window.cut_after} after it left out)"
-            for r in results.runs
-        )
+        + ", ".join(f"{r.window.seconds:.0f} s of {r.arm}{_cut(r)}" for r in results.runs)
         + ".",
     ]
     scales = {m.context_scale for m in manifests} - {None, 1.0}
@@ -103,6 +115,14 @@ def facts(results: Results) -> list[str]:
             f"measured; the hardware it models takes {speed:g} times as long."
         )
     return lines
+
+
+def _cut(run: Measured) -> str:
+    cut = run.window.cut_before + run.window.cut_after
+    warm = int((run.turns["stage"] == WARM_UP_STAGE).sum())
+    parts = [f"{warm} warm-up turns"] if warm else []
+    parts += [f"{cut} turns outside the window"] if cut else []
+    return f" ({' and '.join(parts)} left out)" if parts else ""
 
 
 def verdict(results: Results) -> Verdict:
@@ -137,7 +157,11 @@ def _sections(results: Results) -> Iterator[Section]:
                 "Ratio of each arm to the base arm with 95 % intervals",
                 "Later turns of each arm relative to the base arm. Left of the line is less.",
             ),
-            tables=[tables.differences(comparison), tables.factorial(comparison)],
+            tables=[tables.factorial(comparison), tables.differences(comparison)],
+            more=[
+                tables.factorial(comparison, whole=True),
+                tables.differences(comparison, whole=True),
+            ],
         )
     yield Section(
         "Time to the first token",

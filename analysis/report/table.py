@@ -15,18 +15,10 @@ from analysis.metrics import ALL, Arm, ClassFigures, arms_of, class_figures
 from analysis.report import format as f
 
 HEADINGS = (
-    "arm",
-    "turns of class",
-    "turns",
-    "TTFT P50",
-    "TTFT P99",
-    "ITL P50",
-    "ITL P99",
-    "jitter",
-    "cache hit",
-    "queue P50",
+    "turns", "n", "TTFT P50", "TTFT P99", "ITL P50", "ITL P99", "jitter", "cache hit", "queue P50",
     "errors",
-)
+)  # fmt: skip
+_WIDTHS = (7, 5, 8, 10, 7, 7, 7, 6, 8, 6)  # 80 columns with what lies between
 
 
 def show(folders: Sequence[Path], console: Console | None = None) -> None:
@@ -40,20 +32,25 @@ def print_arms(arms: Sequence[tuple[Arm, list[ClassFigures]]], console: Console)
     for arm, _ in arms:
         for line in verdict_lines(arm):
             console.print(escape(line), style="yellow")
-    console.print(build(arms))
+    for i, (arm, rows) in enumerate(arms):
+        console.print(escape(arm.name), style="bold")
+        console.print(build(rows, header=i == 0))
+        everything = next(row for row in rows if row.turn_class == ALL)
+        if everything.errors:
+            console.print(escape(f"errors: {f.counts(everything.errors_by_class)}"))
     if any(has_few(row) for _, rows in arms for row in rows):
         console.print(f.FEW_NOTE, style="dim")
 
 
-def build(arms: Sequence[tuple[Arm, list[ClassFigures]]]) -> Table:
-    """One row for each arm and turn class. Jitter is the median of the turns' P99 - P50."""
-    table = Table(*HEADINGS, box=SIMPLE_HEAD)
-    for heading in table.columns[2:]:
-        heading.justify = "right"
-    for arm, rows in arms:
-        for i, row in enumerate(r for r in rows if r.turn_class != ALL):
-            table.add_row(escape(arm.name) if i == 0 else "", *map(escape, cells(row)))
-        table.add_section()
+def build(rows: Sequence[ClassFigures], *, header: bool = True) -> Table:
+    """One row for each turn class. Jitter is the median of the turns' P99 - P50."""
+    table = Table(box=SIMPLE_HEAD, show_header=header, show_edge=False, padding=0)
+    for i, (heading, width) in enumerate(zip(HEADINGS, _WIDTHS, strict=True)):
+        lines = heading.replace(" ", "\n")
+        table.add_column(lines, justify="right" if i else "left", min_width=width)
+    for row in rows:
+        if row.turn_class != ALL:
+            table.add_row(*map(escape, cells(row)))
     return table
 
 
@@ -69,7 +66,7 @@ def cells(row: ClassFigures) -> list[str]:
         f.seconds(row.jitter_s.p50),
         f.share(row.cache_hit.value),
         f.percentile(row.queue_s, "p50"),
-        f"{row.errors} ({f.counts(row.errors_by_class)})" if row.errors else "0",
+        str(row.errors),
     ]
 
 

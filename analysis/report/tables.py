@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from analysis.metrics import ALL, LATER
 from analysis.report import format as f
-from analysis.report.answer import amount, interval
+from analysis.report.answer import amount, interval, readable
 from analysis.report.table import HEADINGS, cells
 from analysis.results import ArmResults, Comparison, Results
 from analysis.statistics import Effect
@@ -38,7 +38,7 @@ def arms(results: Results) -> TextTable:
         f"{f.FEW_NOTE}; with fewer still, the largest value is shown. Jitter is the median over "
         "turns of a turn's P99 − P50 of its gaps. Latencies are of successful turns."
     )
-    return TextTable(HEADINGS, rows, note=note, text_columns=2)
+    return TextTable(("arm", *HEADINGS), rows, note=note, text_columns=2)
 
 
 def more_of_arms(results: Results) -> TextTable:
@@ -78,42 +78,63 @@ def more_of_arms(results: Results) -> TextTable:
     return TextTable(headings, rows, note=note, text_columns=2)
 
 
-def differences(comparison: Comparison) -> TextTable:
-    """Every arm against the base on the turns that all arms have."""
-    rows = [_difference(e, e.name) for e in comparison.differences]
+def differences(comparison: Comparison, *, whole: bool = False) -> TextTable:
+    """Every arm against the base on the turns that all arms have; `whole`: every statistic."""
+    rows = _differences([e for e in comparison.differences if whole or _is_main(e)])
     note = (
-        f"Paired: the {comparison.paired_turns:,} turns (same seed, session, turn index) that all "
-        f"arms have, from {comparison.paired_sessions} sessions. Intervals cover 95 %, from a "
-        "bootstrap over sessions; they are not adjusted for the number of rows."
+        f"Base: {comparison.base}. Paired: the {comparison.paired_turns:,} turns (same seed, "
+        f"session, turn index) that all arms have, from {comparison.paired_sessions} sessions. "
+        "Intervals cover 95 %, from a bootstrap over sessions; they are not adjusted for the "
+        "number of rows. A question mark: 0 is inside the interval, or there is none."
     )
-    return TextTable(_EFFECT_HEADINGS, rows, note=note, text_columns=3)
+    return TextTable(_EFFECT_HEADINGS, rows, note=note, text_columns=2)
 
 
-def factorial(comparison: Comparison) -> TextTable:
+def factorial(comparison: Comparison, *, whole: bool = False) -> TextTable:
     """Main effects, effects at each level of the other factor, and the interaction."""
-    rows = [_difference(e, e.name) for e in comparison.factorial]
+    rows = _differences([e for e in comparison.factorial if whole or _is_main(e)])
     note = (
         "A main effect is the mean over both levels of the other factor. The interaction is how "
         "much one factor's effect changes when the other goes from low to high."
     )
-    return TextTable(_EFFECT_HEADINGS, rows, note=note, text_columns=3)
+    return TextTable(_EFFECT_HEADINGS, rows, note=note, text_columns=2)
 
 
-_EFFECT_HEADINGS = ("effect of", "turns", "figure", "base", "difference", "95 % interval", "clear")
+MAIN_STATISTICS = ("ttft_p50", "ttft_p99", "itl_max_mean", "jitter_mean", "slo_share")
 
 
-def _difference(e: Effect, name: str) -> list[str]:
-    base = f.share(e.base) if e.statistic.unit == "share" else f.seconds(e.base)
-    relative = "" if e.relative is None else f" ({e.relative * 100:+.0f} %)"
+def _is_main(e: Effect) -> bool:
+    cold = e.turns_of == "cold" and e.statistic.name == "ttft_mean"
+    return cold or (e.turns_of == LATER and e.statistic.name in MAIN_STATISTICS)
+
+
+_EFFECT_HEADINGS = ("figure", "effect of", "base", "difference", "95 % interval", "ratio")
+
+
+def _differences(effects: Sequence[Effect]) -> list[list[str]]:
+    """Grouped by figure, so that one figure's effects stand below each other."""
+    rows = []
+    figures = list(dict.fromkeys((e.turns_of, e.statistic.label) for e in effects))
+    for turns_of, label in figures:
+        mine = [e for e in effects if (e.turns_of, e.statistic.label) == (turns_of, label)]
+        for i, e in enumerate(mine):
+            rows.append([f"{label}, {turns_of}" if i == 0 else "", *_difference(e)])
+    return rows
+
+
+def _difference(e: Effect) -> list[str]:
     return [
-        name,
-        e.turns_of,
-        e.statistic.label,
-        base,
-        amount(e, e.value) + relative,
-        e.reason or interval(e),
-        "yes" if e.is_clear else "" if e.reason else "no",
+        readable(e.name),
+        f.share(e.base) if e.statistic.unit == "share" else f.seconds(e.base),
+        amount(e, e.value) + ("" if e.is_clear else " ?"),
+        interval(e) if e.reason is None else e.reason.split(", an interval ")[-1],
+        f.NOTHING if e.ratio is None else _ratio(e.base, e.value, e.ratio),
     ]
+
+
+def _ratio(base: float, value: float, bounds: tuple[float, float]) -> str:
+    shown = (f"{x:.3g}" for x in ((base + value) / base, *bounds))
+    return "×{} ({} to {})".format(*shown)
 
 
 def waterfalls(results: Results) -> TextTable:

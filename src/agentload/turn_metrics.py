@@ -72,10 +72,11 @@ def tpot_s(
 ) -> float | None:
     """(last chunk - first chunk) / (output tokens - 1); None below two tokens.
 
-    TTFT is not in it, and it is no mean of chunk gaps: chunks can carry several tokens.
+    TTFT is not in it, and it is no mean of chunk gaps: chunks can carry several tokens. None too
+    when all chunks bear one stamp (one chunk, or one read), which says nothing about decoding.
     """
     span_s = difference_s(last_chunk_s, first_chunk_s)
-    if span_s is None or output_tokens is None or output_tokens < 2:
+    if not span_s or output_tokens is None or output_tokens < 2:
         return None
     return span_s / (output_tokens - 1)
 

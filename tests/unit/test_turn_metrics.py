@@ -24,6 +24,7 @@ def test_tpot_leaves_the_first_token_out() -> None:
     assert tm.tpot_s(2.0, 3.0, 101) == pytest.approx(0.01)
     assert tm.tpot_s(2.0, 2.0, 1) is None
     assert tm.tpot_s(2.0, 3.0, None) is None
+    assert tm.tpot_s(2.0, 2.0, 30) is None  # one chunk of 30 tokens
 
 
 def test_frontend_is_the_rest_of_ttft_and_may_be_negative() -> None:
