@@ -121,7 +121,6 @@ class OwnedRun:
     ) -> Manifest:
         """Write the last rows and the manifest with counts, state and verdict."""
         ended_s = self.now_s()
-        self.watch.close(ended_s)
         self.event("run_ends", ending.by)
         if self._scraper is not None:
             self._scraper.close()

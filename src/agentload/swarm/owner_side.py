@@ -119,6 +119,8 @@ class OwnerSide:
         if self._watcher is not None:
             self._watcher.kill()
             self._watcher = None
+        if self._run is not None:
+            self._run.watch.close(self._run.now_s())
         self._workers.stopping()
 
     def on_test_stop(self, **_: Any) -> None:
