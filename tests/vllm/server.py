@@ -94,7 +94,9 @@ def running_server(
     model = model_directory(sliding_window)
     port = free_port()
     vllm = [str(install.venv_path() / "bin" / "vllm"), "serve", str(model)]
-    command = [*on_cpus(SERVER_CPUS), *vllm, "--port", str(port), *BASE_FLAGS, *flags]
+    # When this process is killed the API server is told to end, not killed: it ends its engine.
+    orphan = ["setpriv", "--pdeathsig", "TERM"]
+    command = [*on_cpus(SERVER_CPUS), *orphan, *vllm, "--port", str(port), *BASE_FLAGS, *flags]
     child = Child(command, log, install.OFFLINE)
     try:
         server = RealServer(f"http://127.0.0.1:{port}", log)

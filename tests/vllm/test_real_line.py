@@ -32,6 +32,7 @@ LEAST_SHARE_PLANNED = 0.9
 SEAM_TOKENS = 4
 CLOCK_NOISE_S = 0.002
 CSV_ROUNDING_S = 1e-6
+HANDLING_S = 0.15  # HTTP and validation before vLLM's own TTFT begins: 0.02 a turn measured
 DELIVERY_S = 0.05  # what API server and client add to a gap of the engine, at the 99th percentile
 
 
@@ -61,11 +62,12 @@ def line(server: RealServer, arm: Arm, tmp_path_factory: pytest.TempPathFactory)
     """The short scenario through Locust, once for each arm."""
     runs = tmp_path_factory.mktemp("runs")
     before = Page.parse(server.get("/metrics"))
-    locust = [sys.executable, "-m", "locust", "-f", "locustfiles/coding_agents.py", "--headless"]
+    locust = [sys.executable, "-m", "locust", "-f", "locustfiles/coding_agents.py"]
     target = ["--host", server.openai_url, "--model", MODEL]
+    mode = ["--headless", "--only-summary", "--arm", arm.name]
     run = ["--scenario", str(SCENARIO), "--run-dir", str(runs), "--run-id", arm.name]
     done = subprocess.run(
-        [*on_cpus(CLIENT_CPUS), *locust, *target, *run, "--arm", arm.name],
+        [*on_cpus(CLIENT_CPUS), *locust, *mode, *target, *run],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -149,7 +151,7 @@ def test_the_servers_times_fit_into_ttft(line: Line) -> None:
         assert line.total(column) == pytest.approx(server_s, abs=rounding_s), column
     # The server's TTFT begins when it has the request, the client's when it begins to send it.
     server_s = line.counted.total("time_to_first_token_seconds_sum")
-    assert server_s <= line.total("ttft_s") <= server_s + DELIVERY_S * len(line.turns)
+    assert server_s <= line.total("ttft_s") <= server_s + HANDLING_S * len(line.turns)
 
 
 def test_gaps_between_tokens_are_those_of_the_server(line: Line) -> None:
