@@ -93,14 +93,14 @@ class Quantiles(Strict):
     """An empirical table: `values[i]` is the quantile at `p[i]`, straight lines in between."""
 
     dist: Literal["quantiles"]
-    p: tuple[float, ...] = Field(min_length=2, strict=False)
-    values: tuple[float, ...] = Field(min_length=2, strict=False)
+    p: tuple[float, ...] = Field(strict=False)
+    values: tuple[float, ...] = Field(strict=False)
 
     @model_validator(mode="after")
     def _a_table(self) -> Self:
         if len(self.p) != len(self.values):
             raise ValueError(f"{len(self.p)} p for {len(self.values)} values; one each is needed")
-        if self.p[0] != 0.0 or self.p[-1] != 1.0:
+        if len(self.p) < 2 or self.p[0] != 0.0 or self.p[-1] != 1.0:
             raise ValueError("p has to start at 0 and end at 1")
         if any(b <= a for a, b in zip(self.p, self.p[1:], strict=False)):
             raise ValueError("p has to rise from entry to entry")
@@ -125,8 +125,8 @@ class Choice(Strict):
     """One of `values`, in proportion to `weights`."""
 
     dist: Literal["choice"]
-    values: tuple[float, ...] = Field(min_length=1, strict=False)
-    weights: tuple[float, ...] = Field(min_length=1, strict=False)
+    values: tuple[float, ...] = Field(strict=False)
+    weights: tuple[float, ...] = Field(strict=False)
 
     @model_validator(mode="after")
     def _a_table(self) -> Self:
@@ -134,7 +134,7 @@ class Choice(Strict):
             raise ValueError(
                 f"{len(self.values)} values for {len(self.weights)} weights; one each is needed"
             )
-        if any(w < 0 for w in self.weights) or sum(self.weights) <= 0:
+        if any(w < 0 for w in self.weights) or sum(self.weights) <= 0:  # of none as well
             raise ValueError("weights have to be 0 or more, with a sum above 0")
         return self
 
@@ -152,7 +152,13 @@ class Mixture(Strict):
     """A draw from one of `parts`, chosen in proportion to their `weight`."""
 
     dist: Literal["mixture"]
-    parts: tuple[Part, ...] = Field(min_length=1, strict=False)
+    parts: tuple[Part, ...] = Field(strict=False)
+
+    @model_validator(mode="after")
+    def _some_part(self) -> Self:
+        if not self.parts:
+            raise ValueError("parts: at least one is needed")
+        return self
 
     def draw(self, rng: Random) -> float:
         return self.parts[pick([part.weight for part in self.parts], rng)].of.draw(rng)

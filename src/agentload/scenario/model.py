@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -207,7 +208,7 @@ class Scenario(Strict):
     arrivals: Arrivals = Arrivals()
     interference: Interference | None = None
     warm_up: WarmUp = WarmUp()
-    stages: tuple[Stage, ...] = Field(min_length=1, strict=False)
+    stages: tuple[Stage, ...] = Field(strict=False)
     stop: Stop = Stop()
     slos: dict[TurnClassName, Slo] = Field(default_factory=dict)
     stalls: Stalls = Stalls()
@@ -217,6 +218,7 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        self._start_fits()
         if self.window.at_limit == "compact" and self.compaction is None:
             raise ValueError("window.at_limit is compact, and there is no compaction section")
         if self.content.cut == "inside_word" and self.wire != "completions":
@@ -226,11 +228,24 @@ class Scenario(Strict):
             )
         if self.prefix.dynamic == "tools_permuted" and self.prefix.tools_tokens == 0:
             raise ValueError("prefix.dynamic tools_permuted needs prefix.tools_tokens above 0")
+        if not self.stages:
+            raise ValueError("stages: at least one is needed")
         self.arrivals.check_stages(self.stages)
         names = [stage.name for stage in self.stages]
         if len(set(names)) != len(names):
             raise ValueError("stages: every name may stand once only")
         return self
+
+    def _start_fits(self) -> None:
+        if self.window.tokens is None or self.start.warm_tokens is None:
+            return
+        most = self.window.tokens * self.window.end_share
+        highest = self.start.warm_tokens.highest()
+        if math.isfinite(highest) and highest > most:
+            raise ValueError(
+                f"start.warm_tokens goes up to {highest:,.0f}, and window.tokens x"
+                f" window.end_share lets a prompt have {most:,.0f}"
+            )
 
     def resolved(self) -> dict[str, Any]:
         """Every setting with its value, defaults included, as JSON holds it."""

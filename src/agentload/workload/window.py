@@ -39,7 +39,7 @@ class WindowRule:
     @property
     def most_prompt(self) -> float:
         """Tokens of the longest first prompt; infinite without a limit."""
-        return (1.0 - _UNSURE_START_SHARE) * self.end
+        return min(self.end, (1.0 - _UNSURE_START_SHARE) * self.hard)
 
     def most_output(self, first_prompt: float) -> int:
         """Output tokens that surely fit behind a first prompt, at least 1."""
@@ -66,17 +66,12 @@ def misfit(scenario: Scenario, max_model_len: int | None) -> str | None:
     """Why the scenario cannot run with this context length, with the mend; None if it can."""
     if max_model_len is None:
         return None
-    rule, start = window_rule(scenario, max_model_len), scenario.start
-    prefix = scenario.prefix.tools_tokens + scenario.prefix.system_tokens
-    wished = [float(prefix + scenario.prefix.group_tokens)]
-    if start.warm_tokens is not None and (start.mix.warm or start.mix.resumed_cold):
-        wished += [start.warm_tokens.lowest(), start.warm_tokens.highest()]
-    longest = max(tokens for tokens in wished if math.isfinite(tokens))
+    rule, longest = window_rule(scenario, max_model_len), _longest_first_prompt(scenario)
     if longest * scenario.context_scale <= rule.most_prompt:
         return None
-    share = rule.most_prompt / max_model_len
+    share = min(scenario.window.end_share, 1.0 - _UNSURE_START_SHARE)
     whole = scenario.window.tokens or longest  # so that sessions also have room to grow
-    scale = min(max_model_len * share / longest, max_model_len / whole)
+    scale = max_model_len * min(share / longest, 1.0 / whole)
     return (
         f"scenario {scenario.name}: sessions start with up to"
         f" {longest * scenario.context_scale:,.0f} tokens, and of the {max_model_len:,} that the"
@@ -84,6 +79,17 @@ def misfit(scenario: Scenario, max_model_len: int | None) -> str | None:
         f" context_scale to {_rounded_down(scale)} or less, or raise"
         f" --max-model-len"
     )
+
+
+def _longest_first_prompt(scenario: Scenario) -> float:
+    """Tokens before `context_scale`; of a draw without an upper bound its lower one counts."""
+    start, prefix = scenario.start, scenario.prefix
+    draws = [start.warm_tokens if start.mix.warm or start.mix.resumed_cold else None]
+    draws.append(scenario.interference.prompt_tokens if scenario.interference else None)
+    draws.append(scenario.subagents.start_tokens if scenario.subagents else None)
+    bounds = [b for d in draws if d is not None for b in (d.lowest(), d.highest())]
+    fixed = prefix.tools_tokens + prefix.system_tokens + prefix.group_tokens
+    return max(fixed, *(bound for bound in bounds if math.isfinite(bound)), 1)
 
 
 def _rounded_down(value: float) -> str:

@@ -46,11 +46,11 @@ SMALL: dict[str, Any] = {
 
 
 def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """`base` with the sections of `change` put over it; a distribution is replaced whole."""
+    """`base` with the keys of each section of `change` in the place of its own."""
     out = dict(base)
     for key, value in change.items():
-        section = isinstance(value, dict) and isinstance(out.get(key), dict)
-        out[key] = merged(out[key], value) if section and "dist" not in value else value
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = {**out[key], **value} if both else value
     return out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -57,7 +58,7 @@ def test_tool_definitions_are_json(corpus: Corpus) -> None:
 
 def test_line_numbers_of_a_view_count_up(corpus: Corpus) -> None:
     numbers = [int(line.split("\t")[0]) for line in lines(corpus, "view")]
-    steps = [b - a for a, b in zip(numbers, numbers[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(numbers)]
     assert sum(step == 1 for step in steps) > 0.97 * len(steps)
 
 
