@@ -179,7 +179,7 @@ class App:
         http.json_answer(call, {"version": self._settings.vllm_version}, call.extra)
 
     def _metrics_page(self, call: Call) -> None:
-        text = self._page.render(self._live.engine)
+        text = self._page.render(self._live.current())
         call.response.whole(200, text, call.extra, page.CONTENT_TYPE)
 
     def _models(self, call: Call) -> None:
@@ -219,7 +219,7 @@ class App:
         body = protocol.parse(protocol.DetokenizeBody, call.body)
         self._generator.check_model(body.model)
         try:
-            words = tokens.encode_ids(body.tokens) if body.tokens else b""
+            words = tokens.encode_ids(body.tokens)
         except tokens.TokenIdError as error:
             raise ApiError(400, str(error)) from None
         http.json_answer(call, {"prompt": tokens.decode(words)}, call.extra)

@@ -15,7 +15,7 @@ from agentload.sim.core.cost import StepCost
 from agentload.sim.core.engine import Engine
 from agentload.sim.core.frontend import Frontend
 from agentload.sim.core.request import Request
-from agentload.sim.server.timer import best_timer
+from agentload.sim.server.timer import Timer, best_timer
 
 _TELL_EVERY = 8  # chunks for each reading of the clock
 
@@ -72,6 +72,7 @@ class LiveEngine:
         *,
         speed: float = 1.0,
         most_waiting: int | None = None,
+        make_timer: Callable[[Callable[[], None]], Timer] = best_timer,
     ) -> None:
         self.engine = Engine(
             config,
@@ -94,7 +95,7 @@ class LiveEngine:
         self._due_since_s = math.inf
         self._firsts: list[Request] = []
         self._gaps: Counter[float] = Counter()
-        self._timer = best_timer(self._pump)
+        self._timer = make_timer(self._pump)
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -121,6 +122,11 @@ class LiveEngine:
 
     @property
     def queue_is_full(self) -> bool:
+        """Whether one more waiting request would be too many, as of now."""
+        self._pump()
+        return self._has_full_queue()
+
+    def _has_full_queue(self) -> bool:
         return self._most_waiting is not None and self.engine.waiting_count >= self._most_waiting
 
     @property
@@ -155,6 +161,11 @@ class LiveEngine:
         self.engine.abort(request, max(self.now_s(), self.engine.now_s))
         self._arm()
 
+    def current(self) -> Engine:
+        """The core as of now, to read its state."""
+        self._pump()
+        return self.engine
+
     def split_node(self, node: Node, blocks: int) -> Node:
         return self.engine.split_node(node, blocks)
 
@@ -177,11 +188,16 @@ class LiveEngine:
                 self._arrive(heapq.heappop(self._tokenizing)[2], ready_s)
             else:
                 self._step(step_s)
+        self.engine.run_until(now_s)  # nothing is left to run; this moves its clock
         self._send_due()
         self._arm()
 
     def _arrive(self, sink: Sink, at_s: float) -> None:
-        if self.queue_is_full:
+        if (
+            at_s > self.engine.now_s
+        ):  # else the first of several would start a step without the rest
+            self.engine.run_until(at_s)
+        if self._has_full_queue():
             del self._sinks[sink.request.request_id]
             sink.refuse()
             return

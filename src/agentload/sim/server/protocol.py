@@ -227,6 +227,6 @@ def _prompt(given: Any) -> Prompt:
         fault = {"type": "string_type", "loc": ("prompt",), "msg": "Input should be a valid string"}
         raise errors.invalid_body([{**fault, "input": given}])
     try:
-        return Prompt(tokens.encode_ids(given) if given else b"", True)
+        return Prompt(tokens.encode_ids(given), True)
     except tokens.TokenIdError as error:
         raise errors.ApiError(400, str(error)) from None

@@ -68,7 +68,7 @@ class StatsLog:
 
     def tell(self) -> None:
         """Log what happened since the last call."""
-        engine, metrics, keeping = self._live.engine, self._metrics, self._time_keeping
+        engine, metrics, keeping = self._live.current(), self._metrics, self._time_keeping
         now = (
             self._clock.now_ns(), metrics.prompt_tokens_computed, metrics.tokens_generated,
             keeping.chunks, keeping.late_chunks,

@@ -122,7 +122,9 @@ def content_text(content: Any) -> str:
 def encode_ids(ids: Sequence[int]) -> bytes:
     """Words of a prompt that comes as token ids; raises TokenIdError for the first bad one."""
     try:
-        if max(ids) < VOCABULARY and min(ids) >= 0:  # the common case, without a Python loop
+        if (
+            max(ids, default=0) < VOCABULARY and min(ids, default=0) >= 0
+        ):  # the common case, without a Python loop
             words = array("I", ids)
             words.byteswap()
             data = bytearray(words.tobytes())
