@@ -39,10 +39,11 @@ class Connection:
         False when the answer was over before the request was sent: `is_over` says so, and
         `changed` is set when it may. Raises `OSError`.
         """
-        for batch in _slices(buffers):
+        for batch, size in _slices(buffers):
             if self.tls is not None:
                 batch = [self.tls.encrypt(b"".join(batch))]
-            while batch:
+                size = len(batch[0])
+            while size:
                 try:
                     sent = self.sock.sendmsg(batch, [], socket.MSG_NOSIGNAL)
                 except BlockingIOError:
@@ -50,7 +51,9 @@ class Connection:
                     if is_over():
                         return False
                     continue
-                batch = _rest(batch, sent)
+                size -= sent
+                if size:
+                    batch = _rest(batch, sent)
         return True
 
     def _wait_writable(self, changed: Any) -> None:
@@ -135,20 +138,20 @@ def _flush(sock: Any, channel: TlsChannel) -> None:
             gevent_socket.wait_write(sock.fileno())
 
 
-def _slices(buffers: list[Buffer]) -> Iterator[list[Buffer]]:
-    batch: list[Buffer] = []
-    size = 0
-    for buffer in buffers:
-        batch.append(buffer)
+def _slices(buffers: list[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
+    """Consecutive buffers of about `SLICE_BYTES` in all, with their size."""
+    start = size = 0
+    for index, buffer in enumerate(buffers):
         size += len(buffer)
-        if size >= SLICE_BYTES or len(batch) == SLICE_BUFFERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+        if size >= SLICE_BYTES or index - start == SLICE_BUFFERS - 1:
+            yield buffers[start : index + 1], size
+            start, size = index + 1, 0
+    if size:
+        yield buffers[start:], size
 
 
 def _rest(batch: list[Buffer], sent: int) -> list[Buffer]:
+    """What is left of a batch after its first `sent` bytes, fewer than all."""
     for index, buffer in enumerate(batch):
         if sent < len(buffer):
             return [memoryview(buffer)[sent:], *batch[index + 1 :]]
