@@ -44,6 +44,13 @@ def smallest(statuses: Iterable[Status], key: str) -> float | None:
     return min((v for s in statuses if (v := number(s, key)) is not None), default=None)
 
 
+def at_least(status: Status, turns: int) -> Status:
+    """The status of a worker from which so many turns came: rows that were read from the disk of
+    a dead one can be newer than the last status it sent."""
+    known = {key: max(total([status], key), turns) for key in ("planned", "sent")}
+    return {**status, **known}
+
+
 def counts(statuses: Iterable[Status], recorded: int) -> Counts:
     """`recorded` are the rows in the run folder; what was sent beyond them is lost."""
     known = list(statuses)

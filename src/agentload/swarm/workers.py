@@ -174,7 +174,10 @@ class RemoteWorkers:
         return tuple(self._lost_text(run, client_id) for client_id in self._incomplete(run))
 
     def statuses(self) -> Mapping[str, tally.Status]:
-        return {id_: delivery.status for id_, delivery in self._deliveries().items()}
+        return {
+            id_: tally.at_least(delivery.status, delivery.rows[TURNS_CSV])
+            for id_, delivery in self._deliveries().items()
+        }
 
     def entries(self, run: OwnedRun) -> list[WorkerEntry]:
         return [self._entry(run, client_id) for client_id in sorted(self._all_ids(run))]
@@ -227,8 +230,8 @@ class RemoteWorkers:
 
     @staticmethod
     def _rows_undelivered(delivery: Delivery) -> int:
-        sent = int(tally.number(delivery.status, "sent") or 0)
-        return max(0, sent - delivery.rows[TURNS_CSV])
+        rows = delivery.rows[TURNS_CSV]
+        return tally.total([tally.at_least(delivery.status, rows)], "sent") - rows
 
     def _entry(self, run: OwnedRun, client_id: str) -> WorkerEntry:
         delivery = self._deliveries().get(client_id)

@@ -66,5 +66,12 @@ def test_statuses_add_up_and_what_is_no_number_counts_nothing() -> None:
     assert tally.health(statuses[0])["loop_lag_p99_s"] == pytest.approx(0.001)
 
 
+def test_rows_from_a_dead_workers_disk_count_as_sent_though_its_last_status_is_older() -> None:
+    dead, alive = {"sent": 4, "planned": 4}, {"sent": 10, "planned": 11}
+    statuses = [tally.at_least(dead, 6), tally.at_least(alive, 9)]
+    counts = tally.counts(statuses, recorded=15)
+    assert (counts.planned, counts.sent, counts.recorded, counts.lost) == (17, 16, 15, 1)
+
+
 def test_more_rows_than_sent_is_no_negative_loss() -> None:
     assert tally.counts([{"sent": 1}], recorded=2).lost == 0
