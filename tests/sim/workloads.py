@@ -13,6 +13,7 @@ pause is over.
 
 import heapq
 import math
+from collections.abc import Callable
 from typing import Any
 
 from agentload.sim.core import Engine, EngineConfig, Node, Request, StepCost
@@ -99,12 +100,17 @@ class Clients:
 class FastRun:
     """A workload run through the fast core; `requests` by number."""
 
-    def __init__(self, workload: Workload, **options: Any) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        after_each: Callable[[Engine], None] | None = None,
+        **options: Any,
+    ) -> None:
         self.clients = Clients(workload)
         self.engine = Engine(
             engine_config(workload["cfg"]),
             StepCost(**workload["cost"]),
-            on_finish=lambda request, now_s: self.clients.ended(int(request.request_id), now_s),
+            on_finish=self._finished,
             **options,
         )
         self.nodes: dict[str, Node] = {}  # by the path down to it: a node has one parent
@@ -118,6 +124,8 @@ class FastRun:
             else:
                 assert wake_s is not None
                 self.engine.run_until(wake_s)
+            if after_each is not None:
+                after_each(self.engine)
 
     def _client_acts(self) -> None:
         at_s, number, turn = self.clients.pop()
@@ -127,6 +135,12 @@ class FastRun:
         elif not self.requests[number].finished:
             self.engine.abort(self.requests[number], at_s)
             self.clients.ended(number, at_s)
+
+    def _finished(self, request: Request, now_s: float) -> None:
+        """The next turn is sent; one without a pause is there before the next batch is formed."""
+        self.clients.ended(int(request.request_id), now_s)
+        while self.clients.next_s() <= now_s:
+            self._client_acts()
 
     def _path(self, turn: dict[str, Any]) -> list[tuple[Node, int]]:
         path, above = [], ""
