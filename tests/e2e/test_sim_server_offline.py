@@ -1,0 +1,148 @@
+"""The same sessions through the virtual-clock core and through the HTTP server."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentload.sim.core.offline import Offline, Replica, Turn
+from agentload.sim.server.settings import read
+from tests.e2e.sim_process import MODEL, SMALL, Sim, reads
+
+pytestmark = pytest.mark.slow
+
+FLAGS = [
+    *("--gpu-profile", "A100-40G", "--model-profile", "Qwen2.5-7B", "--max-num-seqs", "3"),
+    *("--max-num-batched-tokens", "2048", "--num-gpu-blocks-override", "1950"),
+    *("--max-model-len", "16384"),
+    "--enable-prompt-tokens-details",
+]
+SESSIONS, TURNS = 4, 4
+SHARED = 2048  # tokens of the system prompt
+FIRST, APPENDED, OUTPUT = 6000, 1200, 24
+# Chosen so that no two things happen within 60 ms, which a busy machine may be late by.
+THINK_S = (0.9, 1.4, 0.5, 0.8)
+START_S = (0.0, 0.1, 1.0, 1.2)
+# Marks: a message costs three tokens, the request for an answer two.
+SYSTEM_TEXT = "s" * 4 * (SHARED - 3)
+ASK = 2
+
+
+@dataclass
+class Seen:
+    """A turn as its client saw it."""
+
+    session: int
+    turn: int
+    sent_s: float
+    first_s: float
+    end_s: float
+    usage: dict[str, Any]
+
+
+def prompt_tokens(turn: int) -> int:
+    """System, the first message, then for each turn before an answer and another message."""
+    return SHARED + FIRST + 3 + turn * (OUTPUT + 3 + APPENDED + 3) + ASK
+
+
+def turns(session: int) -> Iterator[Turn]:
+    for turn in range(TURNS):
+        own = prompt_tokens(turn) - SHARED
+        prompt = (("shared", SHARED), (f"session {session}", own))
+        yield Turn(prompt, OUTPUT, THINK_S[session])
+
+
+def offline() -> list[tuple[int, int, int, int, float]]:
+    """(session, turn, prompt, cached, TTFT) in the order in which the turns ended."""
+    settings = read([*SMALL, *FLAGS], {})
+    costs = settings.cost_file
+    replica = Replica(settings.engine, costs.step_cost(), costs.make_frontend())
+    world = Offline([replica])
+    for session in range(SESSIONS):
+        world.add_session(turns(session), START_S[session])
+    return [
+        (r.session, r.turn_index, r.request.prompt_tokens, r.request.cached_tokens or 0, r.ttft_s)
+        for r in world.run()
+    ]
+
+
+@dataclass
+class Client:
+    """Sessions of threads, each waiting for its own answers."""
+
+    sim: Sim
+    seen: list[Seen] = field(default_factory=list)
+
+    def run(self) -> list[Seen]:
+        start_s = time.perf_counter() + 0.2
+        threads = [
+            threading.Thread(target=self.session, args=(i, start_s)) for i in range(SESSIONS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sorted(self.seen, key=lambda one: one.end_s)
+
+    def session(self, number: int, start_s: float) -> None:
+        history = [{"role": "system", "content": SYSTEM_TEXT}]
+        next_s = start_s + START_S[number]
+        for turn in range(TURNS):
+            size = FIRST if turn == 0 else APPENDED
+            history.append({"role": "user", "content": f"{number}" * 4 * size})
+            body = {"model": MODEL, "messages": history, "max_tokens": OUTPUT, "ignore_eos": True}
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+            time.sleep(max(0.0, next_s - time.perf_counter()))
+            sent_s = time.perf_counter()
+            text, first_s, last_s, usage = self.answer(body)
+            self.seen.append(Seen(number, turn, sent_s, first_s, last_s, usage))
+            history.append({"role": "assistant", "content": text})
+            next_s = last_s + THINK_S[number]
+
+    def answer(self, body: dict[str, Any]) -> tuple[str, float, float, dict[str, Any]]:
+        """Text, instants of the first and last chunk with text, usage."""
+        text, stamps, usage, rest = "", [], {}, b""
+        with self.sim.open("/v1/chat/completions", body) as connection:
+            for at_ns, data in reads(connection):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    if not line.startswith(b"data: {"):
+                        continue
+                    event = json.loads(line[6:])
+                    usage = event.get("usage") or usage
+                    for choice in event["choices"]:
+                        if choice["delta"].get("content"):
+                            text += choice["delta"]["content"]
+                            stamps.append(at_ns / 1e9)
+        return text, stamps[0], stamps[-1], usage
+
+
+def test_counts_hits_and_order_agree_exactly_and_ttft_within_five_percent(tmp_path: Path) -> None:
+    planned = offline()
+    with Sim(*FLAGS, log=tmp_path / "log.jsonl") as sim:
+        seen = Client(sim).run()
+        lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(one.session, one.turn) for one in seen] == [row[:2] for row in planned]
+    assert [one.usage["prompt_tokens"] for one in seen] == [row[2] for row in planned]
+    cached = [one.usage["prompt_tokens_details"]["cached_tokens"] for one in seen]
+    assert cached == [row[3] for row in planned]
+    # The cache holds less than the four sessions, so some turns find only a part of their past.
+    assert 0 in cached
+    assert len({c for c, row in zip(cached, planned, strict=True) if row[1] > 0}) > 3
+    server = statistics.median(
+        (line["first_token_s"] - line["arrival_s"]) / row[4]
+        for line, row in zip(lines, planned, strict=True)
+    )
+    client = statistics.median(
+        (one.first_s - one.sent_s) / row[4] for one, row in zip(seen, planned, strict=True)
+    )
+    assert 0.95 < server < 1.05
+    assert 0.95 < client < 1.05
