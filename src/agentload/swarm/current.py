@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from agentload.swarm.load_run import LoadRun
+from agentload.swarm.open_load import ArrivingSessions
 
+# Locust makes the users, so nothing else can reach them.
 _run: LoadRun | None = None
+_arrivals: ArrivingSessions | None = None
 
 
 def load_run() -> LoadRun | None:
@@ -12,6 +15,21 @@ def load_run() -> LoadRun | None:
     return _run
 
 
-def set_load_run(run: LoadRun | None) -> None:
-    global _run  # noqa: PLW0603 - Locust makes the users, so nothing else can reach them
+def arrivals() -> ArrivingSessions | None:
+    """Where users find their next session in an open population; None in a closed one."""
+    return _arrivals
+
+
+def begin(run: LoadRun) -> None:
+    """Users that start from now on belong to this run."""
+    global _run, _arrivals  # noqa: PLW0603
     _run = run
+    _arrivals = ArrivingSessions(run) if run.scenario.arrivals.population == "open" else None
+
+
+def end() -> None:
+    """The run is over and all its users are gone."""
+    global _run, _arrivals  # noqa: PLW0603
+    if _arrivals is not None:
+        _arrivals.close()
+    _run = _arrivals = None

@@ -83,7 +83,7 @@ class LoadRun:
         self.stopping = False
         self.in_flight = 0
         self.deadlines = deadlines
-        self._corpus = corpus
+        self._text = (corpus, spec.chars_per_token, spec.max_model_len)
         self._clock_offset_ns = clock_offset_ns
         self._stages_from_s: float | None = None
         self._stall_rule = StallRule(self.scenario.stalls.times_median, self.scenario.stalls.min_s)
@@ -118,8 +118,12 @@ class LoadRun:
 
     def first_start_ns(self, user: int) -> int:
         """When a user that waited for the end of the warm-up sends its next turn."""
-        at_s = (self._stages_from_s or 0.0) + self.plan.first_start_s(user)
-        return self.run_clock().start_ns + round(at_s * NS_PER_S)
+        return self.stage_instant_ns(self.plan.first_start_s(user))
+
+    def stage_instant_ns(self, at_s: float) -> int:
+        """Our clock at a second of the stages."""
+        run_s = (self._stages_from_s or 0.0) + at_s
+        return self.run_clock().start_ns + round(run_s * NS_PER_S)
 
     def stop(self) -> None:
         """Users that wait for the end of the warm-up go on, and find that all is over."""
@@ -129,14 +133,16 @@ class LoadRun:
     # -- sessions ---------------------------------------------------------------------------
 
     def new_session(self, user: int) -> Session:
-        return Session(
-            self.scenario,
-            self.seats.next_session(user),
-            self._corpus,
-            self.spec.chars_per_token,
-            self.spec.max_model_len,
-            run_salt=self.spec.run_salt,
-        )
+        """The next session of a user of this process."""
+        return self.session_at(self.seats.next_session(user))
+
+    def session_at(self, index: int) -> Session:
+        """The session with this index in the run."""
+        return Session(self.scenario, index, *self._text, run_salt=self.spec.run_salt)
+
+    def one_shot(self, number: int) -> Session:
+        """The session of one turn that interferes."""
+        return Session.one_shot(self.scenario, number, *self._text, run_salt=self.spec.run_salt)
 
     def new_body(self) -> PromptBody:
         body_type = TextBody if self.scenario.wire == "completions" else PromptBody

@@ -8,16 +8,20 @@ from typing import Any
 
 import gevent
 
+from agentload.client.result import StreamResult
 from agentload.client.transport import prepare_process
 from agentload.clock import Clock
 from agentload.recording.health import SAMPLE_EVERY_S
 from agentload.recording.recorder import Recorder
 from agentload.swarm import current
 from agentload.swarm.load_run import LoadRun
+from agentload.swarm.open_load import InterferingPrompts
 from agentload.swarm.spec import RunSpec
 from agentload.swarm.target import deadlines_of, target_settings
+from agentload.swarm.user import report_request
 from agentload.workload.basis import basis
 from agentload.workload.content import Corpus
+from agentload.workload.turn import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +36,7 @@ class LoadSide:
         self._environment = environment
         self._clock = clock
         self._samplers: list[Any] = []
+        self._interference: InterferingPrompts | None = None
         self._text = gevent.get_hub().threadpool.spawn(self.corpus.build_all)
 
     def start(
@@ -72,7 +77,8 @@ class LoadSide:
             gevent.spawn(self._sample_lag, run),
             gevent.spawn(self._sample_seconds, run, rows_queued),
         ]
-        current.set_load_run(run)
+        self._interference = InterferingPrompts(run, self._report)
+        current.begin(run)
         return run
 
     def stopping(self) -> None:
@@ -82,9 +88,15 @@ class LoadSide:
 
     def finish(self) -> None:
         """All users are gone; nothing is recorded after this."""
-        current.set_load_run(None)
+        if self._interference is not None:
+            self._interference.close()
+            self._interference = None
+        current.end()
         gevent.killall(self._samplers)
         self._samplers = []
+
+    def _report(self, turn: Turn, result: StreamResult) -> None:
+        report_request(self._environment, turn, result)
 
     def _sample_lag(self, run: LoadRun) -> None:
         while True:

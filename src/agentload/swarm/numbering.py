@@ -58,6 +58,10 @@ class Seats:
     def leave(self, user: int) -> None:
         heapq.heappush(self._free, user)
 
+    def owns(self, index: int) -> bool:
+        """Whether a start that all workers know of is for this one; late workers own none."""
+        return self.rank < self.workers and index % self.workers == self.rank
+
     def next_session(self, user: int) -> int:
         """The index of this user's next session; no other user of the run ever takes it."""
         nth = self._sessions.get(user, 0)

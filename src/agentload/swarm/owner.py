@@ -23,8 +23,10 @@ from agentload.recording.record import TURNS_CSV, RunEvent
 from agentload.recording.recorder import Recorder, create_run_folder
 from agentload.recording.scrape import metrics_urls, page_file
 from agentload.recording.verdict import judge
+from agentload.scenario.running import Stop
 from agentload.swarm import tally
 from agentload.swarm.examine import Found
+from agentload.swarm.measured_turns import MeasuredTurns
 from agentload.swarm.numbering import dispatch_ranks
 from agentload.swarm.options import metrics_pages
 from agentload.swarm.plan import Wishes
@@ -32,6 +34,7 @@ from agentload.swarm.scraper import Scraper
 from agentload.swarm.spec import RunSpec
 from agentload.swarm.stages import Step
 from agentload.swarm.watch import WorkerWatch
+from agentload.workload.stopping import stop_reason
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +81,8 @@ class OwnedRun:
         self._wishes = wishes
         self.folder = create_run_folder(Path(options.run_dir), self.manifest)
         self.recorder = Recorder(self.folder)
+        measured = frozenset(step.name for step in wishes.stages.steps if step.measured)
+        self._measured = MeasuredTurns(self.folder / TURNS_CSV, measured)
         self._scraper = self._start_scraper(wishes.settings.base_url)
 
     # -- time and stages --------------------------------------------------------------------
@@ -109,7 +114,23 @@ class OwnedRun:
     def step(self) -> Step | None:
         """The stage that is on; the first one during the warm-up; None when all are over."""
         from_s = self.spec.stages_from_s
-        return self._wishes.first_step() if from_s is None else self.plan.at(self.now_s() - from_s)
+        if from_s is None:
+            return self._wishes.first_step()
+        return None if self._stop_rule_holds() else self.plan.at(self.now_s() - from_s)
+
+    def _stop_rule_holds(self) -> bool:
+        """Whether the scenario's `stop` ends the run now; then the measured window ends, too."""
+        rule, from_s = self._wishes.scenario.stop, self.manifest.measured_from_s
+        if rule == Stop() or from_s is None or self.now_s() < from_s:
+            return False
+        self._measured.read()
+        elapsed_s = self.now_s() - from_s
+        reason = stop_reason(rule, elapsed_s, self._measured.turns, self._measured.ttfts_s)
+        if reason is None:
+            return False
+        self.event("stop_rule", reason)
+        self.manifest.measured_to_s = self.now_s()
+        return True
 
     # -- the end ----------------------------------------------------------------------------
 
@@ -144,7 +165,7 @@ class OwnedRun:
                     w.worker_id for w in workers if w.clock_offset_error_s is None
                 ),
                 simulator_late_share=self._simulator_late_share(),
-                planned_s=manifest.planned_s,
+                planned_s=None if ending.by == BY_PLAN else manifest.planned_s,
                 ended_s=stage_s,
                 turns_recorded=recorded,
             )

@@ -10,9 +10,12 @@ from typing import Any
 from agentload.client.settings import SettingsError, TargetSettings
 from agentload.recording.manifest import checked_run_id
 from agentload.scenario import Scenario, ScenarioError, load
+from agentload.scenario.running import Stage
 from agentload.swarm.options import scenario_overrides
 from agentload.swarm.stages import StagePlan, Step, plan_of_flags, plan_of_stages
 from agentload.swarm.target import target_settings
+
+ENDLESS_S = 366 * 86_400.0  # a scenario's stage has an end
 
 
 class InputError(Exception):
@@ -45,7 +48,9 @@ class Wishes:
     @property
     def warms_up(self) -> bool:
         """Whether turns come before the first stage."""
-        return bool(self.scenario.warm_up.turns_per_session and self.stages.warm_up_users)
+        closed = self.scenario.arrivals.population == "closed"
+        turns = self.scenario.warm_up.turns_per_session
+        return bool(closed and turns and self.stages.warm_up_users)
 
     def first_step(self) -> Step:
         """What Locust starts with: the warm-up has the first stage's users at once."""
@@ -67,9 +72,21 @@ def read_wishes(options: Any, host: str | None, env: Mapping[str, str], flags: F
         run_id = checked_run_id(options.run_id) if options.run_id else None
     except ValueError as error:
         faults.append(str(error))
+    if scenario is not None and flags.given and scenario.arrivals.population == "open":
+        faults.append(
+            "--users and --run-time: arrivals.population is open, its stages cannot be set aside"
+        )
     if scenario is None or faults:
         raise InputError("\n".join(faults))
-    return Wishes(scenario, stages_of(scenario, flags), settings, sources, run_id)
+    stages = stages_of(scenario, flags)
+    if flags.given:  # what goes by the scenario's stages (interference) then goes by the one stage
+        scenario = scenario.model_copy(update={"stages": (_as_stage(stages.steps[0]),)})
+    return Wishes(scenario, stages, settings, sources, run_id)
+
+
+def _as_stage(step: Step) -> Stage:
+    duration_s = min(step.ends_s, ENDLESS_S)
+    return Stage(name=step.name, duration_s=duration_s, users=step.users, ramp_s=step.ramp_s)
 
 
 def stages_of(scenario: Scenario, flags: Flags) -> StagePlan:

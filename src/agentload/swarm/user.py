@@ -17,6 +17,7 @@ from agentload.clock import NS_PER_S
 from agentload.swarm import current
 from agentload.swarm.conversation import Conversation
 from agentload.swarm.load_run import LoadRun
+from agentload.swarm.open_load import ArrivingSessions
 from agentload.workload.turn import ChildPlan, Turn
 
 REQUEST_TYPE = "chat"
@@ -79,7 +80,7 @@ class CodingAgent(User):
         self._client = Client(run.settings)
         self._seat = run.seats.take()
         self._begin_session(run)
-        if run.warming_up:
+        if run.warming_up and current.arrivals() is None:
             self._warm_up(run)
 
     def _of_run(self) -> tuple[LoadRun, Conversation]:
@@ -89,10 +90,22 @@ class CodingAgent(User):
 
     def _begin_session(self, run: LoadRun) -> None:
         """Hold the next session of this seat; after a failed one only when a moment has passed."""
+        arrivals = current.arrivals()
+        if arrivals is not None:
+            self._take_arrival(run, arrivals)
+            return
         start_ns = run.clock.now_ns()
         if self._talk is not None and self._talk.failed:
             start_ns += round(NEW_SESSION_WAIT_S * NS_PER_S)
         self._talk = Conversation(run, run.new_session(self._seat), self._client, start_ns)
+
+    def _take_arrival(self, run: LoadRun, arrivals: ArrivingSessions) -> None:
+        """Hold the next session that arrives."""
+        taken = arrivals.take(lambda: run.stopping or self._state == LOCUST_STATE_STOPPING)
+        if taken is None:
+            raise StopUser
+        session, due_ns = taken
+        self._talk = Conversation(run, session, self._client, due_ns)
 
     def _warm_up(self, run: LoadRun) -> None:
         """Send the warm-up turns of a warm session, then wait until all others have."""
@@ -142,17 +155,21 @@ class CodingAgent(User):
         gevent.sleep(max(0.0, (at_ns - run.clock.now_ns()) / NS_PER_S))
 
     def _report(self, turn: Turn, result: StreamResult) -> None:
-        """One request event for each attempt, under the few names of the turn classes."""
-        begun_ns = result.send_start_ns or result.call_start_ns
-        ended_ns = result.end_ns or begun_ns
-        error = None
-        if result.status == "error":
-            error = TurnError(f"{result.error_class}: {normal_form(result.error_text or '')}")
-        self.environment.events.request.fire(
-            request_type=REQUEST_TYPE,
-            name=turn.turn_class,
-            response_time=(ended_ns - begun_ns) / 1e6,
-            response_length=len(result.text),
-            exception=error,
-            context={},
-        )
+        report_request(self.environment, turn, result)
+
+
+def report_request(environment: Any, turn: Turn, result: StreamResult) -> None:
+    """One request event of Locust for each attempt, under the few names of the turn classes."""
+    begun_ns = result.send_start_ns or result.call_start_ns
+    ended_ns = result.end_ns or begun_ns
+    error = None
+    if result.status == "error":
+        error = TurnError(f"{result.error_class}: {normal_form(result.error_text or '')}")
+    environment.events.request.fire(
+        request_type=REQUEST_TYPE,
+        name=turn.turn_class,
+        response_time=(ended_ns - begun_ns) / 1e6,
+        response_length=len(result.text),
+        exception=error,
+        context={},
+    )

@@ -64,3 +64,9 @@ def test_ranks_go_round_the_hosts_as_locusts_dispatcher_does() -> None:
     ranks = dispatch_ranks(ids)
     # first worker of each host, hosts by name; then second ones, and so on
     assert sorted(ids, key=lambda i: ranks[i]) == ["h1_a", "h2_a", "h3_b", "h1_b", "h1_c"]
+
+
+@given(st.integers(0, 500), st.integers(1, 9))
+def test_a_start_that_all_workers_know_of_belongs_to_one(index: int, workers: int) -> None:
+    owners = [rank for rank in range(workers + 2) if Seats(rank, workers).owns(index)]
+    assert owners == [index % workers]

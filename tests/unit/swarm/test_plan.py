@@ -74,8 +74,22 @@ def test_users_and_run_time_set_the_stages_aside() -> None:
     assert stages_of(scenario, NO_FLAGS).steps[0].name == "steady"
     both = stages_of(scenario, Flags(3, 1.5, 60))
     assert [(s.users, s.ramp_s, s.ends_s) for s in both.steps] == [(3, 2.0, 60.0)]
+    given = read_wishes(options("--scenario", str(SCENARIO)), None, {}, Flags(3, 1.5, 60))
+    assert [(s.name, s.users, s.duration_s) for s in given.scenario.stages] == [("run", 3, 60.0)]
     only_time = stages_of(scenario, Flags(None, None, 60))
     assert [(s.users, s.ramp_s) for s in only_time.steps] == [(scenario.stages[0].users, 1.0)]
+
+
+def test_an_open_population_keeps_its_stages(tmp_path: Path) -> None:
+    text = SCENARIO.read_text(encoding="utf-8")
+    text = text.replace("stages:", "arrivals: { population: open }\nstages:")
+    text = text.replace("    users: 8", "    sessions_per_s: 0.5\n    users: 8")
+    path = tmp_path / "open.yaml"
+    path.write_text(text, encoding="utf-8")
+    given = options("--scenario", str(path))
+    assert not read_wishes(given, None, {}, NO_FLAGS).warms_up
+    with pytest.raises(InputError, match=r"arrivals\.population is open"):
+        read_wishes(given, None, {}, Flags(3, None, None))
 
 
 def test_deadlines_come_from_the_scenario_unless_a_setting_was_given() -> None:
