@@ -172,5 +172,5 @@ def test_the_same_arrivals_give_the_same_times_to_the_microsecond(tmp_path: Path
         assert line["cached_tokens"] == request.cached_tokens
         assert line["first_token_s"] == pytest.approx(request.first_token_s, abs=1e-6)
         assert line["last_token_s"] == pytest.approx(request.last_token_s, abs=1e-6)
-    # Without eviction there are five counts: nothing, the shared prompt, and one for each later turn.
+    # Without eviction there are five: nothing, the shared prompt, one for each later turn.
     assert len({line["cached_tokens"] for line in lines}) > 5
