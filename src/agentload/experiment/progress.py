@@ -58,7 +58,11 @@ class TerminalProgress:
         self._console.print(f"[{cell.index + 1}/{total}] {cell.arm.name}: starting its server")
 
     def loading(self, cell: Cell, folder: Path, elapsed_s: float) -> None:
-        of = "" if self._expected_cell_s is None else f" of at most {self._expected_cell_s:.0f} s"
+        of = (
+            ""
+            if self._expected_cell_s is None
+            else f" of at most {self._expected_cell_s:.0f} s after warm-up"
+        )
         if self._rows is None:
             self._rows = RowCount(folder / TURNS_CSV)
         note = f"{self._rows.now()} turns recorded, {elapsed_s:.0f} s{of}"

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from agentload import swarm
 from agentload.experiment.plan import Cell, Experiment, cells
 from agentload.experiment.process import Child
 from agentload.experiment.server import Served, start
 from agentload.experiment.state import CellState, State
 
+LOCUSTFILE = Path(swarm.__file__).with_name(
+    "locustfile.py"
+)  # `locust -f`, wherever we are installed
 STOP_GRACE_S = 15.0
 POLL_S = 0.5
 
@@ -89,7 +93,7 @@ def locust_command(
     """The plain Locust command of one cell; an operator could type the same."""
     return [
         *locust,
-        *("-f", str(locustfile())),
+        *("-f", str(LOCUSTFILE)),
         "--headless",
         "--only-summary",
         *("--scenario", str(scenario)),
@@ -98,14 +102,8 @@ def locust_command(
         *("--run-id", folder.name),
         *("--arm", cell.arm.name),
         *("--seed", str(cell.seed)),
+        *("--run-salt", f"seed{cell.seed}"),  # the same prompts in every arm: its server is new
     ]
-
-
-def locustfile() -> Path:
-    """The entry point that `locust -f` takes, wherever the package is installed."""
-    import agentload.swarm
-
-    return Path(agentload.swarm.__file__).with_name("locustfile.py")
 
 
 def _load_environment(served: Served) -> Mapping[str, str]:
