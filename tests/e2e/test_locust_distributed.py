@@ -114,6 +114,44 @@ def test_a_killed_worker_is_found_named_and_decides_the_exit_code(bench: Bench) 
     assert [start for start, _ in lost["missing_s"]]
 
 
+def test_a_worker_that_stood_still_delivers_all_and_the_run_is_marked(bench: Bench) -> None:
+    """Public case C06: it went missing, its users came back, and the run record says when."""
+    long = ("-u", "4", "-r", "4", "-t", "16s")
+    master, workers = bench.distributed(2, "--headless", *long)
+    run = bench.running_folder(rows=10)
+    os.kill(workers[0].process.pid, signal.SIGSTOP)
+    until(lambda: "worker_missing" in run.events(), "the master misses the worker")
+    os.kill(workers[0].process.pid, signal.SIGCONT)
+    assert master.wait() == 3, master.output
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert_lost_nothing(run, 2)
+    assert "worker_returned" in run.events()
+    assert run.manifest["verdict"]["level"] == "invalid"
+    assert "missing at" in run.reasons
+    (absent,) = [worker for worker in run.manifest["workers"] if worker["missing_s"]]
+    ((start_s, end_s),) = absent["missing_s"]
+    assert 0 < start_s < end_s
+
+
+def test_a_master_that_stood_still_gets_every_row_later(bench: Bench) -> None:
+    long = ("-u", "4", "-r", "4", "-t", "14s")
+    master, workers = bench.distributed(2, "--headless", *long)
+    run = bench.running_folder(rows=10)
+    os.kill(master.process.pid, signal.SIGSTOP)
+    kept = len(run.rows())
+    until(
+        lambda: (
+            sum(len(RunFolder(s.parent).rows()) for s in bench.spool.rglob("turns.csv")) > kept + 20
+        ),
+        "the workers go on meanwhile",
+    )
+    os.kill(master.process.pid, signal.SIGCONT)
+    master.wait()
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert_lost_nothing(run, 2)
+    assert run.manifest["state"] == "complete"
+
+
 def test_a_worker_told_to_stop_delivers_first_and_the_run_is_marked(bench: Bench) -> None:
     long = ("-u", "4", "-r", "4", "-t", "10s", "--stop-timeout", "5")
     master, workers = bench.distributed(2, "--headless", *long)

@@ -2,8 +2,8 @@
 
     python -m agentload.recording.scrape < job
 
-It is a process of its own, since parsing a page of 60 KB takes 10-20 ms in which no stream of the
-load generator could be read. The job is one line of JSON on standard input; the run ends when
+It is a process of its own, since parsing a page of 60 KB takes 8 ms and more in which no stream of
+the load generator could be read. The job is one line of JSON on standard input; the run ends when
 standard input closes, also when the process that started it was killed. `scrape.csv` is its own;
 to `events.csv` it appends.
 """
