@@ -193,6 +193,7 @@ class Scenario(Strict):
     description: str = Field(min_length=1)
     seed: int = Field(ge=0, lt=2**63)
     context_scale: float = Field(default=1.0, gt=0, le=100)
+    pace: float = Field(default=1.0, gt=0, le=10_000)  # the times below are 1/pace of real time
     chars_per_token: Literal["calibrate"] | Annotated[float, Field(gt=0.2, le=20)] = "calibrate"
     wire: Literal["chat", "completions"] = "chat"
     window: Window = Window()

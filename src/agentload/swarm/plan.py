@@ -10,6 +10,7 @@ from typing import Any
 from agentload.client.settings import SettingsError, TargetSettings
 from agentload.recording.manifest import checked_run_id
 from agentload.scenario import Scenario, ScenarioError, load
+from agentload.scenario.pace import at_pace
 from agentload.scenario.running import Stage
 from agentload.swarm.options import scenario_overrides
 from agentload.swarm.stages import StagePlan, Step, plan_of_flags, plan_of_stages
@@ -51,6 +52,10 @@ class Wishes:
         closed = self.scenario.arrivals.population == "closed"
         turns = self.scenario.warm_up.turns_per_session
         return bool(closed and turns and self.stages.warm_up_users)
+
+    def at_pace(self, pace: float | None) -> Wishes:
+        """For a target at this many times real time; None: the target is no simulator."""
+        return replace(self, scenario=at_pace(self.scenario, pace or 1.0))
 
     def first_step(self) -> Step:
         """What Locust starts with: the warm-up has the first stage's users at once."""
