@@ -164,6 +164,33 @@ def test_a_worker_told_to_stop_delivers_first_and_the_run_is_marked(bench: Bench
     assert "left at" in run.reasons
 
 
+def test_a_worker_that_cannot_load_ends_the_run_with_its_reason(bench: Bench) -> None:
+    port = str(free_port())
+    master = bench.owner("--headless", "--master", "--master-bind-port", port)
+    bench.start(
+        "--worker", "--master-host", "127.0.0.1", "--master-port", port,
+        env={"OPENAI_API_KEY": "canary key"},
+    )  # fmt: skip
+    assert master.wait() == 3, master.output
+    run = bench.folder()
+    assert run.manifest["state"] == "interrupted"
+    assert run.manifest["ended_by"] == "error"
+    assert "api_key (environment OPENAI_API_KEY)" in run.events()["worker_refused"]
+    assert all(b"canary" not in path.read_bytes() for path in run.path.iterdir())
+
+
+def test_when_all_workers_die_the_run_ends_and_says_so(bench: Bench) -> None:
+    master, workers = bench.distributed(2, "--headless", "-u", "2", "-r", "2", "-t", "80s")
+    run = bench.running_folder(rows=5)
+    for worker in workers:
+        worker.process.kill()
+    assert master.wait() == 3, master.output
+    assert run.manifest["state"] == "interrupted"
+    assert run.manifest["ended_by"] == "workers_lost"
+    assert run.manifest["ended_s"] < 60
+    assert run.reasons.count("worker lost") == 2
+
+
 def test_too_few_workers_end_in_an_error(bench: Bench) -> None:
     """Public case F04: no run begins with fewer workers than were asked for."""
     port = str(free_port())

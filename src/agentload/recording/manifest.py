@@ -68,6 +68,8 @@ class Manifest:
     wall_start_unix_s: float
     settings_sources: dict[str, str]
     chars_per_token: float | None
+    run_salt: str  # stands in every prompt; another one finds nothing of this run in a cache
+    corpus_fingerprint: str  # of the texts that sessions are made of
     planned_s: float | None = None  # None = until stopped
     ended_s: float | None = None
     ended_by: str | None = None

@@ -20,6 +20,7 @@ class Evidence:
     """What the verdict rests on; None = not measured. Figures are the worst of all workers."""
 
     rows_lost: int = 0
+    rows_refused: int = 0
     workers_lost: tuple[str, ...] = ()
     workers_changed: tuple[str, ...] = ()
     listener_errors: int = 0
@@ -55,6 +56,8 @@ def run_share(evidence: Evidence) -> float | None:
 def _missing(e: Evidence) -> Iterator[str]:
     if e.rows_lost:
         yield f"{e.rows_lost} turns were sent but are not in turns.csv"
+    if e.rows_refused:
+        yield f"{e.rows_refused} rows could not be written to disk"
     for worker in e.workers_lost:
         yield f"worker lost: {worker}"
     for change in e.workers_changed:

@@ -22,11 +22,11 @@ from agentload.swarm.owner_side import EXIT_INPUT, OwnerSide
 from agentload.swarm.plan import Flags, InputError
 from agentload.swarm.shape import StageShape
 from agentload.swarm.target import target_settings
+from agentload.swarm.texts import Texts
 from agentload.swarm.user import CodingAgent
 from agentload.swarm.web_check import refuse_in_form
 from agentload.swarm.worker_side import WorkerSide
 from agentload.swarm.workers import OwnProcess, RemoteWorkers, Workers
-from agentload.workload.content import Corpus
 
 __all__ = ["CodingAgent"]
 
@@ -65,14 +65,12 @@ def _make_owner(environment: Any, runner: Any, clock: Clock) -> OwnerSide:
     flags = Flags(options.num_users, options.spawn_rate, options.run_time)
     options.run_time = None  # the stages end the run; Locust's own timer would count the warm-up
     workers: Workers
+    texts = Texts()
     if isinstance(runner, MasterRunner):
-        corpus = Corpus()
         workers = RemoteWorkers(environment, runner, clock)
     else:
-        load = LoadSide(environment, clock)
-        corpus = load.corpus
-        workers = OwnProcess(runner, load)
-    owner = OwnerSide(environment, workers, corpus, flags, clock)
+        workers = OwnProcess(runner, LoadSide(environment, texts, clock))
+    owner = OwnerSide(environment, workers, texts, flags, clock)
     if isinstance(runner, MasterRunner):
         _quit_after_the_last_row(runner, owner)
     environment.shape_class = StageShape(owner.next_step, use_common_options=flags.given)

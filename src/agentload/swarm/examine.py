@@ -26,6 +26,7 @@ class Found:
     """The target as found. `target` and `server_settings` are parts of the manifest."""
 
     model: str
+    corpus_fingerprint: str
     max_model_len: int | None
     chars_per_token: float
     target: dict[str, Any]
@@ -52,7 +53,13 @@ def examine(wishes: Wishes, corpus: Corpus) -> Found:
         client.close()
     described["max_model_len"] = target.max_model_len
     return Found(
-        target.model, target.max_model_len, ratio, described, server_settings, target.warnings
+        model=target.model,
+        corpus_fingerprint=corpus.fingerprint,
+        max_model_len=target.max_model_len,
+        chars_per_token=ratio,
+        target=described,
+        server_settings=server_settings,
+        warnings=target.warnings,
     )
 
 

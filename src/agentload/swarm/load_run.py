@@ -88,6 +88,7 @@ class LoadRun:
         self._stages_from_s: float | None = None
         self._stall_rule = StallRule(self.scenario.stalls.times_median, self.scenario.stalls.min_s)
         self._cpu = CpuShare()
+        self._cpu.take(clock.now_ns())
         self._throttled_before = throttled_periods()
         if spec.stages_from_s is not None:
             self.begin_stages(spec.stages_from_s)

@@ -18,26 +18,28 @@ from agentload.swarm.load_run import LoadRun
 from agentload.swarm.open_load import InterferingPrompts
 from agentload.swarm.spec import RunSpec
 from agentload.swarm.target import deadlines_of, target_settings
+from agentload.swarm.texts import Texts
 from agentload.swarm.user import report_request
 from agentload.workload.basis import basis
-from agentload.workload.content import Corpus
 from agentload.workload.turn import Turn
 
 logger = logging.getLogger(__name__)
 
 
-class LoadSide:
-    """Starts and ends the runs of one process. The text of all sessions is built once, in a thread:
-    on the hub it would stop heartbeats for seconds."""
+class TextsDifferError(Exception):
+    """This process cannot make the sessions that the others make."""
 
-    def __init__(self, environment: Any, clock: Clock) -> None:
-        self.corpus = Corpus()
+
+class LoadSide:
+    """Starts and ends the runs of one process."""
+
+    def __init__(self, environment: Any, texts: Texts, clock: Clock) -> None:
         self.run: LoadRun | None = None
         self._environment = environment
         self._clock = clock
         self._samplers: list[Any] = []
         self._interference: InterferingPrompts | None = None
-        self._text = gevent.get_hub().threadpool.spawn(self.corpus.build_all)
+        self._texts = texts
 
     def start(
         self,
@@ -48,14 +50,22 @@ class LoadSide:
         clock_offset_ns: Callable[[], int],
         rows_queued: Callable[[], int],
     ) -> LoadRun:
-        """Begin to load; users that Locust starts from now on find the run."""
-        self._text.get()
+        """Begin to load; users that Locust starts from now on find the run.
+
+        Raises SettingsError, or TextsDifferError when sessions would not be those of the others.
+        """
+        corpus = self._texts.get()
+        if corpus.fingerprint != spec.corpus_fingerprint:
+            raise TextsDifferError(
+                "its Python library differs from the master's, so its sessions would have other "
+                "text: use the same interpreter everywhere"
+            )
         options = self._environment.parsed_options
         settings, sources = target_settings(options, spec.base_url, env)
         run = LoadRun(
             spec,
             settings,
-            self.corpus,
+            corpus,
             recorder,
             self._clock,
             client_id,
@@ -65,7 +75,7 @@ class LoadSide:
         prepare = gevent.get_hub().threadpool.spawn(
             basis,
             run.scenario,
-            self.corpus,
+            corpus,
             spec.chars_per_token,
             spec.max_model_len,
             spec.run_salt,

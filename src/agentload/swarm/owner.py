@@ -65,7 +65,8 @@ class OwnedRun:
         self.manifest = _manifest(options, wishes, found, self.run_clock)
         self.spec = RunSpec(
             run_id=self.manifest.run_id,
-            run_salt=secrets.token_hex(4) if options.run_salt is None else options.run_salt,
+            run_salt=self.manifest.run_salt,
+            corpus_fingerprint=found.corpus_fingerprint,
             scenario_json=wishes.scenario.model_dump_json(),
             steps=wishes.stages.steps,
             base_url=wishes.settings.base_url,
@@ -156,6 +157,9 @@ class OwnedRun:
             tally.evidence(
                 statuses.values(),
                 rows_lost=manifest.counts.lost,
+                rows_refused=max(
+                    self.recorder.rows.refused, tally.total(statuses.values(), "rows_refused")
+                ),
                 workers_lost=ending.workers_lost,
                 workers_changed=self._changes(),
                 clock_offset_error_s=max(
@@ -222,6 +226,8 @@ def _manifest(options: Any, wishes: Wishes, found: Found, run_clock: RunClock) -
         wall_start_unix_s=wall_s,
         settings_sources=wishes.sources,
         chars_per_token=found.chars_per_token,
+        run_salt=secrets.token_hex(4) if options.run_salt is None else options.run_salt,
+        corpus_fingerprint=found.corpus_fingerprint,
         planned_s=wishes.stages.planned_s,
         users=max(step.users for step in wishes.stages.steps),
         libraries=library_versions(),

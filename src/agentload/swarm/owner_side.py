@@ -18,8 +18,8 @@ from agentload.swarm.owner import BY_PLAN, Ending, OwnedRun
 from agentload.swarm.plan import Flags, InputError, Wishes, read_wishes
 from agentload.swarm.spec import SPEC_ATTRIBUTE
 from agentload.swarm.stages import Step
+from agentload.swarm.texts import Texts
 from agentload.swarm.workers import Workers
-from agentload.workload.content import Corpus
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +32,13 @@ class OwnerSide:
     """Makes a run of each start, watches it, ends it. At most one run goes on at a time."""
 
     def __init__(
-        self, environment: Any, workers: Workers, corpus: Corpus, flags: Flags, clock: Clock
+        self, environment: Any, workers: Workers, texts: Texts, flags: Flags, clock: Clock
     ) -> None:
         self.finished = Event()
         self.shown_host: str | None = None  # of the web page, where no --host was given
         self._environment = environment
         self._workers = workers
-        self._corpus = corpus
+        self._texts = texts
         self._flags = flags
         self._clock = clock
         self._examined: tuple[Wishes, Found] | None = None
@@ -52,7 +52,8 @@ class OwnerSide:
     def examine(self) -> None:
         """Read what is wished and look at the target; raises InputError."""
         wishes = self._read_wishes()
-        self._examined = wishes, examine(wishes, self._corpus)
+        found = examine(wishes, self._texts.get())
+        self._examined = wishes.at_pace(found.target["sim_speed"]), found
 
     def _read_wishes(self) -> Wishes:
         options = self._environment.parsed_options
@@ -160,10 +161,13 @@ class OwnerSide:
             run.event(change.kind, change.client_id)
             logger.warning("agentload: %s: %s", change.kind, change.client_id)
         refused = self._workers.refusal()
-        if refused is not None:
+        if refused is not None and self._ended_by is None:
             self._ended_by = "error"
-            gevent.spawn(self._environment.runner.quit)
+            logger.error("agentload: %s", refused)
             run.event("worker_refused", refused)
+            runner = self._environment.runner
+            headless = self._environment.parsed_options.headless
+            gevent.spawn(runner.quit if headless else runner.stop)
         if run.spec.stages_from_s is None and run.warm_up_is_over(self._workers.at_gate()):
             run.begin_stages(run.now_s())
             self._tell()

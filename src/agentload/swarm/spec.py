@@ -20,6 +20,7 @@ class RunSpec:
     run_id: str
     run_salt: str
     scenario_json: str
+    corpus_fingerprint: str
     steps: tuple[Step, ...]
     base_url: str
     model: str | None

@@ -19,8 +19,9 @@ from agentload.recording.clocksync import ClockOffset, clock_identity
 from agentload.recording.recorder import SHARD_ROWS, Recorder
 from agentload.recording.relay import ShardSender
 from agentload.swarm import messages
-from agentload.swarm.load_side import LoadSide
+from agentload.swarm.load_side import LoadSide, TextsDifferError
 from agentload.swarm.spec import SPEC_ATTRIBUTE, RunSpec
+from agentload.swarm.texts import Texts
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class WorkerSide:
         self._environment = environment
         self._runner = runner
         self._clock = clock
-        self._load = LoadSide(environment, clock)
+        self._load = LoadSide(environment, Texts(), clock)
         self._offset = ClockOffset()
         self._sender: ShardSender | None = None
         self._recorder: Recorder | None = None
@@ -71,7 +72,7 @@ class WorkerSide:
             self._load.start(
                 spec, self._recorder, os.environ, client_id, self._offset_ns, self._rows_queued
             )
-        except SettingsError as error:
+        except (SettingsError, TextsDifferError) as error:
             self._refused = str(error)
             logger.error("agentload: %s", error)
             self._send()

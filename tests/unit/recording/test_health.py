@@ -89,6 +89,7 @@ def test_a_clean_run_is_valid() -> None:
     ("change", "level", "reason"),
     [
         ({"rows_lost": 2}, "invalid", "2 turns were sent but are not in turns.csv"),
+        ({"rows_refused": 3}, "invalid", "3 rows could not be written"),
         ({"workers_lost": ("w1 at 45 s",)}, "invalid", "worker lost: w1 at 45 s"),
         ({"workers_changed": ("w3 joined at 9 s",)}, "invalid", "w3 joined"),
         ({"listener_errors": 1}, "invalid", "inside the recording"),

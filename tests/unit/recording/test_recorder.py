@@ -36,6 +36,8 @@ def manifest(run_id: str = "r1") -> Manifest:
         wall_start_unix_s=1_700_000_000.0,
         settings_sources={"api_key": "environment OPENAI_API_KEY"},
         chars_per_token=4.0,
+        run_salt="ab12",
+        corpus_fingerprint="0" * 16,
     )
 
 

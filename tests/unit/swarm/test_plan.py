@@ -119,6 +119,7 @@ def test_a_run_is_the_same_after_the_way_to_a_worker() -> None:
     spec = RunSpec(
         run_id="r1",
         run_salt="ab12",
+        corpus_fingerprint="f" * 16,
         scenario_json=scenario.model_dump_json(),
         steps=plan_of_stages(scenario.stages).steps,
         base_url="http://h:1/v1",
