@@ -1,0 +1,167 @@
+"""The scraper against a server that answers as it is told to."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from agentload.clock import VirtualClock
+from agentload.recording.scrape import READY, Endpoint, ScrapeJob, metrics_urls, without_secrets
+
+PAGE = b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0"} %d\n'
+
+
+@dataclass
+class Server:
+    """Gives out (status, body) in order, the last one for ever."""
+
+    answers: list[tuple[int, bytes]] = field(default_factory=lambda: [(200, PAGE % 1)])
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/metrics"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    told = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = told.answers.pop(0) if len(told.answers) > 1 else told.answers[0]
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Silence."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    told.port = http.server_port
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield told
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def endpoint(folder: Path, url: str) -> Endpoint:
+    clock = VirtualClock(5_000_000_000)
+    return Endpoint(0, url, ScrapeJob(str(folder), (url,), 2_000_000_000), clock)
+
+
+def rows(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_samples_and_the_first_and_last_page_are_kept(tmp_path: Path, server: Server) -> None:
+    server.answers = [(200, PAGE % 1), (200, PAGE % 2), (200, PAGE % 3)]
+    page = endpoint(tmp_path, server.url)
+    for _ in range(3):
+        page.read_once()
+    page.close()
+    found = rows(tmp_path, "scrape.csv")
+    assert [float(row["value"]) for row in found] == [1, 2, 3]
+    assert {row["time_s"] for row in found} == {"3.000000"}
+    assert {row["endpoint"] for row in found} == {server.url}
+    assert (tmp_path / "metrics_first_0.txt").read_bytes() == PAGE % 1
+    assert (tmp_path / "metrics_last_0.txt").read_bytes() == PAGE % 3
+    assert rows(tmp_path, "events.csv") == []
+
+
+def test_a_fault_is_one_event_when_it_begins_and_one_when_it_ends(
+    tmp_path: Path, server: Server
+) -> None:
+    broken = (200, b"vllm:num_requests_running{ 1\n")
+    server.answers = [(404, b""), (404, b""), (200, PAGE % 1), broken, broken, (200, PAGE % 2)]
+    page = endpoint(tmp_path, server.url)
+    for _ in range(6):
+        page.read_once()
+    page.close()
+    events = rows(tmp_path, "events.csv")
+    assert [row["kind"] for row in events] == ["scrape_failed", "scrape_failed", "scrape_resumed"]
+    assert "HTTP status 404" in events[0]["detail"]
+    assert "not a Prometheus page" in events[1]["detail"]
+    assert [float(row["value"]) for row in rows(tmp_path, "scrape.csv")] == [1, 2]
+
+
+def test_a_page_without_end_is_refused(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentload.recording.scrape.MAX_PAGE_BYTES", 50)
+    page = endpoint(tmp_path, server.url)
+    page.read_once()
+    page.close()
+    assert "more than 50 bytes" in rows(tmp_path, "events.csv")[0]["detail"]
+    assert rows(tmp_path, "scrape.csv") == []
+
+
+def test_the_proxy_of_the_environment_does_not_stand_before_this_machine(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    page = endpoint(tmp_path, server.url)
+    page.read_once()
+    page.close()
+    assert len(rows(tmp_path, "scrape.csv")) == 1
+
+
+@pytest.mark.parametrize(
+    ("base_url", "page"),
+    [
+        ("http://h:8000/v1", "http://h:8000/metrics"),
+        ("https://gw/team/v1", "https://gw/team/metrics"),
+    ],
+)
+def test_the_page_is_at_the_root_of_the_address(base_url: str, page: str) -> None:
+    assert metrics_urls(base_url) == (page,)
+    assert metrics_urls(base_url, ("http://a/m", "http://b/m")) == ("http://a/m", "http://b/m")
+
+
+def test_user_password_and_query_of_an_address_are_not_recorded() -> None:
+    assert without_secrets("https://user:pass@h:1/metrics?key=s#f") == "https://h:1/metrics"
+
+
+@pytest.mark.slow
+def test_the_process_outlives_ctrl_c_and_ends_when_its_input_closes(
+    tmp_path: Path, server: Server
+) -> None:
+    job = ScrapeJob(str(tmp_path), (server.url,), 0, every_s=0.05)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agentload.recording.scrape"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(job.as_line())
+    process.stdin.flush()
+    assert process.stdout.readline().strip() == READY
+    process.send_signal(signal.SIGINT)
+    process.stdin.close()
+    assert process.wait(20) == 0
+    process.stdout.close()
+    assert len(rows(tmp_path, "scrape.csv")) >= 2  # the first scrape and the last
+    assert (tmp_path / "metrics_last_0.txt").exists()
+
+
+def test_a_job_is_one_line() -> None:
+    job = ScrapeJob("/runs/r 1", ("http://a/m",), 7, 0.5)
+    assert job.as_line().count("\n") == 1
+    assert ScrapeJob.from_line(job.as_line()) == job
+    assert json.loads(job.as_line())["every_s"] == 0.5
