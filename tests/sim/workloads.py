@@ -59,9 +59,10 @@ class Clients:
     def __init__(self, workload: Workload) -> None:
         self.sessions = workload["sessions"]
         self.turn = [0] * len(self.sessions)
-        self.arrivals = [(s["t0"], i * 1000, i) for i, s in enumerate(self.sessions)]
+        self.arrivals = [(s["t0"], i, i * 1000) for i, s in enumerate(self.sessions)]
         heapq.heapify(self.arrivals)
-        self.aborts: list[tuple[float, int, int]] = []
+        self.aborts: list[tuple[float, int]] = []
+        self.sent = len(self.sessions)
 
     def next_s(self) -> float:
         """When the next client sends or goes away."""
@@ -75,16 +76,15 @@ class Clients:
         """(time, request number, turn to send); None instead of a turn means an abort."""
         if self.next_abort_s() == self.next_s():
             return (*self.pop_abort(), None)
-        at_s, number, session = heapq.heappop(self.arrivals)
-        turn = self.sessions[session]["turns"][self.turn[session]]
+        at_s, _, number = heapq.heappop(self.arrivals)
+        turn = self.sessions[number // 1000]["turns"][number % 1000]
         if turn.get("abort_after_s") is not None:
-            heapq.heappush(self.aborts, (at_s + turn["abort_after_s"], number, session))
+            heapq.heappush(self.aborts, (at_s + turn["abort_after_s"], number))
         return at_s, number, turn
 
     def pop_abort(self) -> tuple[float, int]:
         """(time, request number) of the next client to go away."""
-        at_s, number, _ = heapq.heappop(self.aborts)
-        return at_s, number
+        return heapq.heappop(self.aborts)
 
     def ended(self, number: int, at_s: float) -> None:
         """The request's last token came, or its client went away, at `at_s`."""
@@ -94,7 +94,8 @@ class Clients:
         self.turn[session] += 1
         if self.turn[session] < len(turns):
             number = session * 1000 + self.turn[session]
-            heapq.heappush(self.arrivals, (at_s + think_s, number, session))
+            self.sent += 1
+            heapq.heappush(self.arrivals, (at_s + think_s, self.sent, number))
 
 
 class FastRun:

@@ -1,12 +1,16 @@
 """One pass of vLLM V1's scheduler over the running and the waiting requests."""
 
+import sys
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agentload.sim.core.blocks import BlockPool, Node, Piece
 from agentload.sim.core.config import EngineConfig
 from agentload.sim.core.decoders import Decoders
 from agentload.sim.core.request import Request, State
+
+NONE, ALL = 0, sys.maxsize  # places in the running list, see `Scheduler._settle`
 
 
 @dataclass(slots=True)
@@ -173,6 +177,7 @@ class Scheduler:
         request.unhashed += needed
         batch.chunks.append((request, tokens, request.computed))
         request.computed += tokens
+        self._settle(request.nodes, request.order)
         self.pool.identify(request, request.computed // self.config.block_size)
 
     def _enter_running(self, request: Request, cached: int, seen_s: float) -> None:
@@ -191,9 +196,7 @@ class Scheduler:
             self.counters.prefix_hits += cached
 
     def _lookup(self, request: Request, limit: int) -> list[Piece]:
-        for node in request.nodes:
-            if node.decoding:
-                self._settle(node, 0 if self.config.async_scheduling else 1)
+        self._settle(request.nodes, ALL)
         return self.pool.lookup(request, limit)
 
     def _make_room(self, needed: int, request: Request, batch: Batch, now_s: float) -> bool:
@@ -201,12 +204,12 @@ class Scheduler:
         while needed > self.pool.free:
             victim, _ = self.running.popitem()
             batch.preempted = True
-            self._preempt(victim, now_s)
+            self._preempt(victim, request.order, now_s)
             if victim is request:
                 return False
         return True
 
-    def _preempt(self, request: Request, now_s: float) -> None:
+    def _preempt(self, request: Request, scheduled: int, now_s: float) -> None:
         """Free its blocks and put it first in the waiting queue; it recomputes what is lost.
 
         A request in state LAST keeps it: its final token is delivered while it waits.
@@ -216,7 +219,7 @@ class Scheduler:
         if request.state is State.PREFILLING:
             del self.prefilling[request]
         else:
-            self._leave_decoding(request)
+            self._leave_decoding(request, scheduled)
             request.last_token_s = now_s
         self.pool.release(request)
         request.computed = 0
@@ -228,7 +231,7 @@ class Scheduler:
         """Decoders the budget did not reach sit out one step: each owes one token."""
         for request in requests:
             if request.state is State.DECODING:
-                self._leave_decoding(request)
+                self._leave_decoding(request, request.order)
                 request.last_token_s = now_s
                 request.state = State.PREFILLING
                 request.target = request.computed + 1
@@ -236,37 +239,42 @@ class Scheduler:
         if requests:
             self.prefilling = {r: None for r in self.running if r.state is State.PREFILLING}
 
-    def _leave_decoding(self, request: Request) -> None:
+    def _leave_decoding(self, request: Request, scheduled: int) -> None:
         """Make a decoder's computed tokens explicit; enter what vLLM has hashed by now.
 
         With asynchronous scheduling the token computed last is not known yet, so a block it
         filled has no hash.
         """
         if request.state is State.DECODING:
-            self._stop(request)
+            self._stop(request, scheduled)
         known = request.computed
         if self.config.async_scheduling and not request.fresh:
             known -= 1
         self.pool.identify(request, known // self.config.block_size)
 
-    def _stop(self, request: Request) -> None:
+    def _stop(self, request: Request, scheduled: int) -> None:
         """Take a request out of the decoders, after what others wrote to the same nodes."""
-        for node in request.writes:
-            if len(node.decoding) > 1:
-                self._settle(node, -1 if self.config.async_scheduling else 0)
+        self._settle((node for node in request.writes if len(node.decoding) > 1), scheduled)
         self.decoders.stop(request)
 
-    def _settle(self, node: Node, ahead: int) -> None:
-        """Enter the blocks that requests decoding into a node have filled, the furthest first.
+    def _settle(self, nodes: Iterable[Node], scheduled: int) -> None:
+        """Enter the blocks that decoders have filled in some nodes, the furthest decoder first.
 
-        `ahead`: tokens known beyond the computed ones; -1 does not apply to a decoder that has
-        not taken a step yet, since a prefill's tokens are all known.
+        Those below place `scheduled` in the running list were scheduled by this pass, so one more
+        of their tokens counts. With asynchronous scheduling it is one less: the latest token is
+        not known yet, unless a prefill ended with it.
         """
-        decoders = self.decoders
-        for request in sorted(node.decoding, key=lambda r: (-decoders.computed(r), r.order)):
-            fresh = decoders.tick == request.start_tick
-            known = decoders.computed(request) + (max(ahead, 0) if fresh else ahead)
-            self.pool.identify(request, known // self.config.block_size)
+        decoders, size = self.decoders, self.config.block_size
+        for node in nodes:
+            if not node.decoding:
+                continue
+            for request in sorted(node.decoding, key=lambda r: (-decoders.computed(r), r.order)):
+                ahead = int(request.order < scheduled)
+                if self.config.async_scheduling and decoders.tick != request.start_tick:
+                    ahead -= 1
+                elif self.config.async_scheduling:
+                    ahead = 0
+                self.pool.identify(request, (decoders.computed(request) + ahead) // size)
 
     # -- after a step ---------------------------------------------------------------------------
 
@@ -281,7 +289,7 @@ class Scheduler:
         self.decoders.advance(steps)
         outputs = self.decoders.ended()
         for request in outputs:
-            self._leave_decoding(request)
+            self._leave_decoding(request, NONE)
             request.state = State.LAST
         for request, _, _ in batch.chunks:
             if request.state is State.PREFILLING and request.computed == request.target:
@@ -316,7 +324,7 @@ class Scheduler:
             if request.state is State.DECODING:
                 ahead = int(self.taken_ahead > 0 and self.decoders.needs_block(request))
                 self.taken_ahead -= ahead
-                self._stop(request)
+                self._stop(request, ALL if self.config.async_scheduling else NONE)
                 self.pool.identify(request, request.computed // self.config.block_size)
                 request.unhashed += ahead
             self.pool.release(request)
