@@ -7,6 +7,7 @@ from random import Random
 
 from agentload.scenario.model import Scenario
 from agentload.workload.basis import basis
+from agentload.workload.calibration import CharsPerToken
 from agentload.workload.chat import Chat, Step
 from agentload.workload.compaction import rebuild_step, summary_step
 from agentload.workload.content import Corpus
@@ -31,7 +32,8 @@ _ANSWER_AFTER_EDIT_TOKENS = 60.0
 class Session:
     """Yields turns; every draw is keyed by (seed, session, turn).
 
-    The text follows from the scenario, the index and `chars_per_token`. What the server reports
+    The text follows from the scenario, the index and `chars_per_token`: one number for the mix of
+    the scenario, or one for each kind of content (`calibration`). What the server reports
     changes `planned_prompt_tokens` and `planned_prefix_tokens`, and ends, compacts or shortens
     where the server would refuse the next request. Use: `next_turn`, send it, `completed` or
     `failed`, and again until None.
@@ -42,7 +44,7 @@ class Session:
         scenario: Scenario,
         index: int,
         corpus: Corpus,
-        chars_per_token: float,
+        chars_per_token: CharsPerToken,
         max_model_len: int | None,
         *,
         run_salt: str = "",
@@ -69,7 +71,7 @@ class Session:
         scenario: Scenario,
         number: int,
         corpus: Corpus,
-        chars_per_token: float,
+        chars_per_token: CharsPerToken,
         max_model_len: int | None,
         *,
         run_salt: str = "",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from agentload.workload.content import CHARS_PER_TOKEN
 
 Amounts = tuple[tuple[str, int], ...]  # (kind of content, characters)
 
@@ -13,29 +11,24 @@ CHAT_MESSAGE_TOKENS = 4  # role markers of one message in a ChatML-like template
 _TRUST_TOKENS = 200.0  # an increment of this size corrects a kind's ratio by half of its error
 
 
-def relative_chars_per_token(amounts: Iterable[tuple[str, int]]) -> float:
-    """Characters per token of a mix of kinds, by the table of `content`."""
-    total = [(chars, chars / CHARS_PER_TOKEN[kind]) for kind, chars in amounts]
-    return sum(chars for chars, _ in total) / sum(tokens for _, tokens in total)
-
-
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """The target's characters per token, as a factor to the table of kinds.
+    """The target's characters per token of each kind of content.
 
     Fixed for a run: the text of turns follows from it, so it never learns from reports.
     """
 
-    level: float
+    by_kind: Mapping[str, float]
     message_tokens: int = CHAT_MESSAGE_TOKENS
 
     def tokens(self, amounts: Amounts) -> float:
         """Estimated tokens of a text, without the markers around a message."""
-        return sum(chars / (CHARS_PER_TOKEN[kind] * self.level) for kind, chars in amounts)
+        by_kind = self.by_kind
+        return sum(chars / by_kind[kind] for kind, chars in amounts)
 
     def chars(self, kind: str, tokens: float) -> int:
         """Characters of a kind that come to about this many tokens, at least 1."""
-        return max(1, round(tokens * CHARS_PER_TOKEN[kind] * self.level))
+        return max(1, round(tokens * self.by_kind[kind]))
 
 
 class Ledger:

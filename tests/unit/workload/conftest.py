@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from agentload.scenario import Scenario
+from agentload.workload.calibration import CharsPerToken
 from agentload.workload.content import Corpus
 from agentload.workload.session import Session
 from agentload.workload.turn import Message, Turn
@@ -147,7 +148,7 @@ def new_session(corpus: Corpus) -> Callable[..., Session]:
         scenario: Scenario,
         index: int = 0,
         *,
-        chars_per_token: float = 4.0,
+        chars_per_token: CharsPerToken = 4.0,
         max_model_len: int | None = None,
         run_salt: str = "",
     ) -> Session:
