@@ -148,6 +148,7 @@ class App:
             await call.over()
         finally:
             exchange.give_up("aborted")
+            exchange.choices.clear()  # they refer back to it and hold prompts: no waiting for gc
             self._answering -= 1
 
     def _ended(self, hit: list[Fault]) -> Callable[[Exchange, str], None]:

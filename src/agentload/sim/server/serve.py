@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -82,6 +83,8 @@ async def _serve(settings: Settings, listener: socket.socket, again: Sequence[st
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
     server = _Server(config, settings)
+    gc.collect()
+    gc.freeze()  # a collection while serving need not walk what start-up made
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(server.fail)
     telling = asyncio.create_task(log.run())
