@@ -74,15 +74,24 @@ def _rank_counts(
 def _smooth_percentile(
     counts: np.ndarray, levels: np.ndarray, weights: np.ndarray, q: float, spread: float
 ) -> np.ndarray:
-    cumulative = np.cumsum(weights @ counts, axis=1)
+    cumulative = np.cumsum(weights @ counts, axis=1, dtype=np.float64)
+    draws, groups = cumulative.shape
     last_rank = cumulative[:, -1] - 1
-    total = np.zeros(len(weights))
+    # All draws in one ascending line, so that one binary search finds the ranks of all of them.
+    shift = np.arange(draws) * (cumulative[:, -1].max() + 1)
+    line = (cumulative + shift[:, None]).ravel()
+    first = np.arange(draws) * groups
+
+    def level_at(rank: np.ndarray) -> np.ndarray:
+        found: np.ndarray = levels[np.searchsorted(line, rank + shift, side="right") - first]
+        return found
+
+    total = np.zeros(draws)
     for offset, weight in zip(_OFFSETS, _OFFSET_WEIGHTS, strict=True):
         position = min(max(q + offset * spread, 0.0), 1.0) * last_rank
         low, high = np.floor(position), np.ceil(position)
-        at_low = levels[(cumulative <= low[:, None]).sum(axis=1)]
-        at_high = levels[(cumulative <= high[:, None]).sum(axis=1)]
-        total += weight * (at_low + (at_high - at_low) * (position - low))
+        at_low = level_at(low)
+        total += weight * (at_low + (level_at(high) - at_low) * (position - low))
     return total
 
 

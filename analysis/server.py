@@ -145,7 +145,11 @@ class Scrape:
         return []
 
     def between(self, from_s: float, to_s: float) -> Scrape:
-        """The samples of a stretch, with the last one before it as the counters' baseline."""
+        """The samples of a stretch, with the last one before it and the first one after it.
+
+        The former is the counters' baseline. The latter holds what finished since the last sample
+        inside: servers observe a request when it ends.
+        """
         cut = {m: [_cut(s, from_s, to_s) for s in all_] for m, all_ in self.by_metric.items()}
         return Scrape({m: [s for s in all_ if len(s.times_s)] for m, all_ in cut.items()})
 
@@ -277,7 +281,7 @@ def _bound(text: str) -> float | None:
 
 def _cut(series: Series, from_s: float, to_s: float) -> Series:
     start = max(int(np.searchsorted(series.times_s, from_s, "right")) - 1, 0)
-    stop = int(np.searchsorted(series.times_s, to_s, "right"))
+    stop = int(np.searchsorted(series.times_s, to_s, "left")) + 1
     part = slice(start, stop)
     return Series(
         series.endpoint, series.metric, series.labels, series.times_s[part], series.values[part]

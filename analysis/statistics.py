@@ -230,7 +230,7 @@ def _estimate(
 
 def _shortage(statistic: Statistic, turns: int, sessions: int) -> str | None:
     if sessions < MIN_SESSIONS:
-        return f"{sessions} paired sessions, an interval needs {MIN_SESSIONS}"
+        return f"{sessions} paired sessions, needs {MIN_SESSIONS}"
     if turns < statistic.min_turns:
-        return f"{turns} paired turns, an interval needs {statistic.min_turns}"
+        return f"{turns} paired turns, needs {statistic.min_turns}"
     return None

@@ -77,9 +77,9 @@ def queue_bound(arm: ArmResults) -> Finding | None:
     fall = _later_fall(arm)
     if fall is None or fall.queue_s < MIN_QUEUE_S / _speed(arm):
         return None
-    if fall.queue_s < MIN_SHARE * fall.ttft_s:
-        return None
     worst = max(arm.pressure, key=lambda p: p.waiting_mean or 0.0)
+    if fall.queue_s < MIN_SHARE * fall.ttft_s or worst.limit == "none":
+        return None
     advice = {
         "admission": f"Raise --max-num-seqs (now {worst.max_num_seqs}): all slots are taken while "
         f"KV use is at most {f.share(worst.kv_usage_max)}. More replicas are not needed for this.",

@@ -90,16 +90,13 @@ def _told(effects: Sequence[Effect]) -> str:
         for e in effects
         if e.no_larger_than is not None
     ]
-    unknown = [f"{_name(e)} {_from_to(e)}" for e in effects if e.low is None]
+    unknown = [
+        f"{_name(e)} {_from_to(e)} (no interval: {e.reason})" for e in effects if e.low is None
+    ]
     parts = ["; ".join(clear)] if clear else []
     parts += [f"no clear difference in {', '.join(unclear)}"] if unclear else []
-    parts += [f"without an interval, as there are {_reason(effects)}: " + "; ".join(unknown)
-              ] if unknown else []  # fmt: skip
+    parts += ["; ".join(unknown)] if unknown else []
     return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
-
-
-def _reason(effects: Sequence[Effect]) -> str:
-    return next((e.reason for e in effects if e.reason), "")
 
 
 def _name(found: Effect) -> str:

@@ -84,6 +84,7 @@ def _ecdf(axis: Axes, arms: Sequence[tuple[ArmResults, np.ndarray]]) -> None:
             **style.look(i),
         )
     axis.set_xscale("log")
+    axis.autoscale_view()
     style.seconds_axis(axis.xaxis)
     axis.set_xlabel("TTFT")
     axis.set_ylim(0, 1.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -136,11 +137,11 @@ def verdict(results: Results) -> Verdict:
     }
     levels = [run.run.manifest.verdict or "unknown" for run in results.runs]
     worst = min(levels, key=order.index)
-    lines = [
-        f"{run.run.manifest.run_id}: {reason}"
-        for run in results.runs
-        for reason in (*run.run.manifest.verdict_reasons, *run.notes)
-    ]
+    lines = []
+    for run in results.runs:
+        reasons = [*run.run.manifest.verdict_reasons, *run.notes]
+        if reasons:
+            lines.append(f"{run.run.manifest.run_id}: {'; '.join(reasons)}.")
     return Verdict(worst, texts[worst], lines)
 
 
@@ -220,10 +221,13 @@ def _data_url(figure: Figure) -> str:
 
 
 def _over_time(results: Results) -> Iterator[Picture]:
+    limits = timelines.ttft_limits(results)
+    if limits is None:
+        return
     for arm in results.arms:
-        run = arm.arm.runs[0]
+        draw = partial(timelines.ttft_over_time, arm.arm.runs[0], arm.arm.name, limits)
         yield from _picture(
-            lambda w, run=run, name=arm.arm.name: timelines.ttft_over_time(run, name, w),  # type: ignore[misc]
+            draw,
             f"TTFT, queue and KV cache use over time, {arm.arm.name}",
             f"{arm.arm.name}: TTFT of each turn over the time it was sent, above what the server "
             "was busy with." + (" First run of the arm." if len(arm.arm.runs) > 1 else ""),

@@ -68,8 +68,10 @@ def look(index: int) -> dict[str, Any]:
 
 
 def seconds_axis(axis: Any) -> None:
-    """Labels such as 20 ms and 1 s on a logarithmic axis."""
-    axis.set_major_locator(LogLocator(base=10, numticks=12))
+    """Labels such as 20 ms and 1 s on a logarithmic axis; call it when the limits are set."""
+    low, high = axis.get_view_interval()
+    steps = (1.0, 2.0, 5.0) if high < 30 * low else (1.0,)
+    axis.set_major_locator(LogLocator(base=10, subs=steps, numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _short(float(value))))
     axis.set_minor_formatter(NullFormatter())
 

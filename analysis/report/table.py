@@ -16,9 +16,9 @@ from analysis.report import format as f
 
 HEADINGS = (
     "turns", "n", "TTFT P50", "TTFT P99", "ITL P50", "ITL P99", "jitter", "cache hit", "queue P50",
-    "errors",
+    "err",
 )  # fmt: skip
-_WIDTHS = (7, 5, 8, 10, 7, 7, 7, 6, 8, 6)  # 80 columns with what lies between
+_WIDTHS = (7, 5, 8, 10, 7, 8, 7, 6, 8, 4)  # 80 columns with what lies between
 
 
 def show(folders: Sequence[Path], console: Console | None = None) -> None:

@@ -104,8 +104,11 @@ MAIN_STATISTICS = ("ttft_p50", "ttft_p99", "itl_max_mean", "jitter_mean", "slo_s
 
 
 def _is_main(e: Effect) -> bool:
+    """Shown without unfolding: what has an interval, of the figures people ask about first."""
     cold = e.turns_of == "cold" and e.statistic.name == "ttft_mean"
-    return cold or (e.turns_of == LATER and e.statistic.name in MAIN_STATISTICS)
+    return e.reason is None and (
+        cold or (e.turns_of == LATER and e.statistic.name in MAIN_STATISTICS)
+    )
 
 
 _EFFECT_HEADINGS = ("figure", "effect of", "base", "difference", "95 % interval", "ratio")
@@ -127,7 +130,7 @@ def _difference(e: Effect) -> list[str]:
         readable(e.name),
         f.share(e.base) if e.statistic.unit == "share" else f.seconds(e.base),
         amount(e, e.value) + ("" if e.is_clear else " ?"),
-        interval(e) if e.reason is None else e.reason.split(", an interval ")[-1],
+        interval(e) if e.reason is None else e.reason.split(", ")[-1],
         f.NOTHING if e.ratio is None else _ratio(e.base, e.value, e.ratio),
     ]
 

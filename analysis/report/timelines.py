@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,7 +17,17 @@ MAX_DOTS = 1500
 MAX_LANES = 14
 
 
-def ttft_over_time(run: Measured, name: str, width: float) -> Figure | None:
+def ttft_limits(results: Results) -> tuple[float, float] | None:
+    """Smallest and largest TTFT of all arms, so that their figures share one scale."""
+    found = [r.turns.loc[r.turns["counted"].to_numpy(), "ttft_s"] for r in results.runs]
+    values = np.concatenate([f.to_numpy() for f in found])
+    values = values[values > 0]
+    return (float(values.min()) / 1.3, float(values.max()) * 1.3) if len(values) else None
+
+
+def ttft_over_time(
+    run: Measured, name: str, limits: tuple[float, float], width: float
+) -> Figure | None:
     """TTFT of each turn over its start; below, requests waiting and running, and KV cache use."""
     good = run.turns[run.turns["counted"].to_numpy()]
     if good.empty:
@@ -29,6 +37,7 @@ def ttft_over_time(run: Measured, name: str, width: float) -> Figure | None:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
         _dots(top, good)
         top.set_yscale("log")
+        top.set_ylim(*limits)
         style.seconds_axis(top.yaxis)
         top.set_ylabel("TTFT")
         top.set_title(style.clean(name))
@@ -152,11 +161,3 @@ def _busiest(run: Measured) -> tuple[float, float]:
     near = big[(big["start_s"] < best + span).to_numpy()]
     begin = min(best, float(near["start_s"].min())) if len(near) else best
     return max(begin, best - span) - 0.05 * span, best + 1.2 * span
-
-
-def all_over_time(results: Results, width: float) -> Iterator[tuple[str, Figure]]:
-    """One figure for each arm's first run."""
-    for arm in results.arms:
-        figure = ttft_over_time(arm.arm.runs[0], arm.arm.name, width)
-        if figure is not None:
-            yield arm.arm.name, figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,10 @@ class Server:
     max_seqs: int = 64
     step_s: float = 0.015
     prefill_s_per_token: float = 1 / 20_000
-    frontend_s_per_token: float = 1e-6
+    frontend_s_per_token: float = 2e-7
+    frontend_base_s: float = 0.0
+    keeps: Callable[[int, random.Random], int] = lambda prompt, _: prompt - 400
+    kv_slots: float = 12.0  # running requests that fill the KV cache
     wait_s: float = 1.0
     sessions: int = 6
     turns_each: int = 6
@@ -191,6 +194,8 @@ class Server:
     rows: list[TurnRecord] = field(default_factory=list)
     traces: list[ChunkTrace] = field(default_factory=list)
     scrape: list[ScrapeSample] = field(default_factory=list)
+    loadgen: list[LoadgenSample] = field(default_factory=list)
+    events: list[RunEvent] = field(default_factory=list)
 
     def run(self) -> Server:
         rng = random.Random(self.seed)
@@ -221,7 +226,7 @@ class Server:
 
     def _arrive(self, item: tuple[float, int, int, int], rng: random.Random) -> _Live:
         start, session, index, prompt = item
-        cached = prompt - 400 if index and self.prefix_cache else 0
+        cached = self.keeps(prompt, rng) if index and self.prefix_cache else 0
         return _Live(start, session, index, prompt, cached, rng.randint(*self.output))
 
     def _step(self, running: list[_Live]) -> list[_Live]:
@@ -242,7 +247,7 @@ class Server:
         return done
 
     def _record(self, live: _Live, due: list, rng: random.Random) -> None:
-        lead = live.prompt * self.frontend_s_per_token
+        lead = live.prompt * self.frontend_s_per_token + self.frontend_base_s
         start = live.start_s - lead
         first, last = live.stamps[0], live.stamps[-1]
         row = turn(
@@ -271,7 +276,7 @@ class Server:
         self.scrape += [
             gauge(at_s, "vllm:num_requests_running", running),
             gauge(at_s, "vllm:num_requests_waiting", waiting),
-            gauge(at_s, "vllm:kv_cache_usage_perc", min(1.0, running / 12)),
+            gauge(at_s, "vllm:kv_cache_usage_perc", min(1.0, running / self.kv_slots)),
         ]
 
     def write(self, folder: Path, arm: str, **of_manifest: Any) -> Path:
@@ -279,7 +284,8 @@ class Server:
             "enable_chunked_prefill": self.chunked,
             "enable_prefix_caching": self.prefix_cache,
             "max_num_batched_tokens": self.budget if self.chunked else 131_072,
-        }
+            "max_num_seqs": self.max_seqs,
+        } | of_manifest.pop("settings", {})
         run_id = f"{folder.name}-{arm}"
         rows = [replace(row, run_id=run_id) for row in self.rows]
         return write_run(
@@ -287,6 +293,8 @@ class Server:
             rows,
             self.traces,
             self.scrape,
+            self.loadgen,
+            self.events,
             **(
                 {
                     "run_id": run_id,
