@@ -46,6 +46,11 @@ def gaps_s(stream: Stream) -> list[float]:
     return [(b - a) / 1e9 for a, b in itertools.pairwise(stamps)]
 
 
+def text_length(stream: Stream) -> int:
+    deltas = [one["delta"] for event in stream.events for one in event["choices"]]
+    return sum(len(delta.get("content", "")) for delta in deltas)
+
+
 def read_to_the_end(connection: socket.socket) -> bytes:
     """What still comes until the server closes or resets the connection."""
     found = b""
@@ -109,7 +114,7 @@ def test_a_proxy_that_buffers(sim: Sim) -> None:
     faults(sim, "buffer")
     stream = sim.chat(max_tokens=40, ignore_eos=True)
     line = sim.log_line(stream.events[0]["id"])
-    assert len(stream.events) == 41
+    assert text_length(stream) == 4 * 40
     assert stream.reads[0][0] >= line["last_token_ns"]  # not even the headers came before
 
 
@@ -234,12 +239,12 @@ def test_a_client_that_leaves_frees_its_blocks(sim: Sim) -> None:
 def test_comments_while_silent() -> None:
     with Sim("--sse-keep-alive-interval", "0.05", "--tokenizer-base-ms", "300") as sim:
         stream = sim.chat(**SHORT)
-        assert stream.http_chunks.count(b": keep-alive\n\n") in (4, 5, 6)
-        assert len(stream.events) == 9
+        assert 2 <= stream.http_chunks.count(b": keep-alive\n\n") <= 6
+        assert text_length(stream) == 4 * 8
 
 
 def test_tokens_can_come_several_to_a_chunk() -> None:
-    with Sim("--stream-interval", "3") as sim:
+    with Sim("--stream-interval", "3", "--speed", "0.2") as sim:
         stream = sim.chat(max_tokens=8, ignore_eos=True, return_token_ids=True)
         counts = [len(e["choices"][0].get("token_ids") or []) for e in stream.events]
         assert counts == [0, 1, 3, 3, 1]
