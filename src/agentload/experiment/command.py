@@ -80,10 +80,8 @@ def _experiment(options: argparse.Namespace, console: Console) -> int:
 def _finish(console: Console, experiment: Experiment, state: State) -> int:
     failed = state.unfinished()
     for cell in failed:
-        console.print(
-            f"{cell.arm}: the load ended with code {cell.exit_code}\n{cell.last_lines or ''}",
-            markup=False,
-        )
+        load = f"the load ended with code {cell.exit_code}\n" if cell.exit_code else ""
+        console.print(f"{cell.arm}: {load}{cell.last_lines or ''}", markup=False)
     for line in unlike_settings(state.found_by_arm(), experiment.vary):
         console.print(f"not what was meant: {line}", markup=False)
     folders = state.complete_folders()

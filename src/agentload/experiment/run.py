@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from agentload import swarm
+from agentload.experiment.errors import ExperimentError
 from agentload.experiment.plan import Cell, Experiment, cells
 from agentload.experiment.process import Child
 from agentload.experiment.server import Served, start
@@ -62,6 +63,9 @@ def run(
         except KeyboardInterrupt:
             state.record(cell, "interrupted")
             raise
+        except ExperimentError as error:  # this server did not start; the others still may
+            state.ended(cell, None, str(error))
+            outcome = "failed"
         state.record(cell, outcome)
         progress.cell_ends(cell, outcome)
 
@@ -96,6 +100,7 @@ def locust_command(
         *("-f", str(LOCUSTFILE)),
         "--headless",
         "--only-summary",
+        *("--exit-code-on-error", "0"),  # failed turns are a result, and the analysis judges them
         *("--scenario", str(scenario)),
         *("--host", served.base_url),
         *("--run-dir", str(folder.parent)),

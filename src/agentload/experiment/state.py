@@ -118,7 +118,7 @@ class State:
         self._records[cell.index].state = state
         self._save()
 
-    def ended(self, cell: Cell, exit_code: int, last_lines: str | None) -> None:
+    def ended(self, cell: Cell, exit_code: int | None, last_lines: str | None) -> None:
         record = self._records[cell.index]
         record.exit_code, record.last_lines = exit_code, last_lines
         self._save()
