@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from typing import Any
 
 from agentload import turn_metrics as tm
 from agentload.client.result import ServerTimes, StreamResult
@@ -97,71 +98,110 @@ def _turn_record(
     clock: RunClock,
     trace: ChunkTrace | None,
 ) -> TurnRecord:
-    def at_s(instant_ns: int | None) -> float | None:
-        return None if instant_ns is None else clock.seconds(instant_ns)
+    instants = _instants(result, context, clock)
+    fields: dict[str, Any] = {
+        **_identity(turn, context),
+        **instants,
+        **_latencies(result, instants, clock),
+        **_gap_columns(trace, context),
+        **_server_columns(result, instants),
+        **_token_columns(turn, result),
+        **_outcome(result),
+    }
+    return TurnRecord(**fields)
 
+
+def _identity(turn: Turn, context: TurnContext) -> dict[str, Any]:
+    return {
+        "run_id": context.run_id,
+        "worker_id": context.worker_id,
+        "session_id": turn.session_id,
+        "parent_session_id": turn.parent_session_id,
+        "turn_index": turn.turn_index,
+        "turn_class": turn.turn_class,
+        "request_id": context.request_id,
+        "stage": context.stage,
+        "turns_in_flight": context.turns_in_flight,
+        "attempt": context.attempt,
+    }
+
+
+def _instants(
+    result: StreamResult, context: TurnContext, clock: RunClock
+) -> dict[str, float | None]:
     stamps = result.chunk_ns
-    first_s, last_s = at_s(stamps[0] if stamps else None), at_s(stamps[-1] if stamps else None)
-    send_start_s, send_end_s = at_s(result.send_start_ns), at_s(result.send_end_ns)
-    intended_s = clock.seconds(context.intended_start_ns)
-    call_s = clock.seconds(result.call_start_ns)
-    ttft_s = tm.ttft_s(send_start_s, first_s)
-    server = result.server_times or ServerTimes()
+    at_ns = {
+        "intended_start_s": context.intended_start_ns,
+        "call_start_s": result.call_start_ns,
+        "send_start_s": result.send_start_ns,
+        "send_end_s": result.send_end_ns,
+        "headers_s": result.headers_ns,
+        "first_chunk_s": stamps[0] if stamps else None,
+        "last_chunk_s": stamps[-1] if stamps else None,
+        "end_s": result.end_ns,
+    }
+    return {name: None if ns is None else clock.seconds(ns) for name, ns in at_ns.items()}
+
+
+def _latencies(
+    result: StreamResult, at_s: dict[str, float | None], clock: RunClock
+) -> dict[str, float | None]:
+    sent_s, first_s, last_s = at_s["send_start_s"], at_s["first_chunk_s"], at_s["last_chunk_s"]
+    output_ns = result.first_output_ns
+    output_s = None if output_ns is None else clock.seconds(output_ns)
+    return {
+        "lag_s": tm.difference_s(at_s["call_start_s"], at_s["intended_start_s"]),
+        "ttft_s": tm.ttft_s(sent_s, first_s),
+        "ttfo_s": tm.ttfo_s(sent_s, output_s),
+        "tpot_s": tm.tpot_s(first_s, last_s, result.output_tokens),
+        "e2e_s": tm.e2e_s(sent_s, at_s["end_s"]),
+    }
+
+
+def _gap_columns(trace: ChunkTrace | None, context: TurnContext) -> dict[str, Any]:
     usable_s = [] if trace is None else tm.usable_gaps_s(trace.gaps_us, trace.gap_marks)
-    gaps = tm.gap_figures(usable_s, context.stall_rule)
-    return TurnRecord(
-        run_id=context.run_id,
-        worker_id=context.worker_id,
-        session_id=turn.session_id,
-        parent_session_id=turn.parent_session_id,
-        turn_index=turn.turn_index,
-        turn_class=turn.turn_class,
-        request_id=context.request_id,
-        stage=context.stage,
-        intended_start_s=intended_s,
-        call_start_s=call_s,
-        send_start_s=send_start_s,
-        send_end_s=send_end_s,
-        headers_s=at_s(result.headers_ns),
-        first_chunk_s=first_s,
-        last_chunk_s=last_s,
-        end_s=at_s(result.end_ns),
-        lag_s=tm.lag_s(intended_s, call_s),
-        ttft_s=ttft_s,
-        ttfo_s=tm.ttfo_s(send_start_s, at_s(result.first_output_ns)),
-        tpot_s=tm.tpot_s(first_s, last_s, result.output_tokens),
-        itl_p50_s=gaps.itl_p50_s,
-        itl_p99_s=gaps.itl_p99_s,
-        itl_max_s=gaps.itl_max_s,
-        jitter_s=gaps.jitter_s,
-        stall_count=gaps.stall_count,
-        e2e_s=tm.e2e_s(send_start_s, at_s(result.end_ns)),
-        prompt_tokens=result.prompt_tokens,
-        cached_tokens=result.cached_tokens,
-        planned_prompt_tokens=turn.planned_prompt_tokens,
-        planned_prefix_tokens=turn.planned_prefix_tokens,
-        output_tokens=result.output_tokens,
-        reasoning_tokens=result.reasoning_tokens,
-        output_chunks=len(stamps),
-        first_chunk_tokens=result.chunk_tokens[0] if result.chunk_tokens else None,
-        token_source=result.token_source,
-        stamp_source=result.stamp_source if stamps else None,
-        merged_reads=result.merged_reads,
-        append_chars=turn.append_chars,
-        server_queue_s=server.queue_s,
-        server_prefill_s=server.prefill_s,
-        server_decode_s=server.decode_s,
-        frontend_s=tm.frontend_s(
-            ttft_s, tm.difference_s(send_end_s, send_start_s), server.queue_s, server.prefill_s
-        ),
-        turns_in_flight=context.turns_in_flight,
-        replica=result.replica,
-        finish_reason=result.finish_reason,
-        status=result.status,
-        error_class=result.error_class,
-        http_status=result.http_status,
-        retry_after_s=result.retry_after_s,
-        attempt=context.attempt,
-        flags=" ".join(result.flags) or None,
-        error_text=(result.error_text or "")[:ERROR_TEXT_CHARS] or None,
-    )
+    figures = asdict(tm.gap_figures(usable_s, context.stall_rule))
+    figures.pop("stall_s")  # the analysis adds it up from the gaps
+    return figures
+
+
+def _server_columns(result: StreamResult, at_s: dict[str, float | None]) -> dict[str, float | None]:
+    server = result.server_times or ServerTimes()
+    written_s = tm.difference_s(at_s["send_end_s"], at_s["send_start_s"])
+    ttft_s = tm.ttft_s(at_s["send_start_s"], at_s["first_chunk_s"])
+    return {
+        "server_queue_s": server.queue_s,
+        "server_prefill_s": server.prefill_s,
+        "server_decode_s": server.decode_s,
+        "frontend_s": tm.frontend_s(ttft_s, written_s, server.queue_s, server.prefill_s),
+    }
+
+
+def _token_columns(turn: Turn, result: StreamResult) -> dict[str, Any]:
+    return {
+        "prompt_tokens": result.prompt_tokens,
+        "cached_tokens": result.cached_tokens,
+        "planned_prompt_tokens": turn.planned_prompt_tokens,
+        "planned_prefix_tokens": turn.planned_prefix_tokens,
+        "output_tokens": result.output_tokens,
+        "reasoning_tokens": result.reasoning_tokens,
+        "output_chunks": len(result.chunk_ns),
+        "first_chunk_tokens": result.chunk_tokens[0] if result.chunk_tokens else None,
+        "token_source": result.token_source,
+        "append_chars": turn.append_chars,
+    }
+
+
+def _outcome(result: StreamResult) -> dict[str, Any]:
+    return {
+        "stamp_source": result.stamp_source if result.chunk_ns else None,
+        "merged_reads": result.merged_reads,
+        "replica": result.replica,
+        "finish_reason": result.finish_reason,
+        "status": result.status,
+        "error_class": result.error_class,
+        "http_status": result.http_status,
+        "retry_after_s": result.retry_after_s,
+        "flags": " ".join(result.flags) or None,
+        "error_text": (result.error_text or "")[:ERROR_TEXT_CHARS] or None,
+    }

@@ -62,25 +62,14 @@ class LoadSide:
             )
         options = self._environment.parsed_options
         settings, sources = target_settings(options, spec.base_url, env)
+        deadlines = deadlines_of(spec.scenario(), settings, sources)
         run = LoadRun(
-            spec,
-            settings,
-            corpus,
-            recorder,
-            self._clock,
-            client_id,
-            clock_offset_ns,
-            deadlines_of(spec.scenario(), settings, sources),
+            spec, settings, corpus, recorder, self._clock, client_id, clock_offset_ns, deadlines
         )
-        prepare = gevent.get_hub().threadpool.spawn(
+        gevent.get_hub().threadpool.apply(
             basis,
-            run.scenario,
-            corpus,
-            spec.chars_per_token,
-            spec.max_model_len,
-            spec.run_salt,
+            (run.scenario, corpus, spec.chars_per_token, spec.max_model_len, spec.run_salt),
         )
-        prepare.get()
         prepare_process(settings)
         self.run = run
         self._samplers = [

@@ -12,6 +12,7 @@ from typing import Any
 from agentload.clock import Clock, RunClock
 from agentload.recording.clocksync import clock_identity
 from agentload.recording.manifest import (
+    Judgement,
     Manifest,
     WorkerEntry,
     library_versions,
@@ -153,33 +154,40 @@ class OwnedRun:
         manifest.workers = workers
         recorded = self.recorder.rows.written.get(TURNS_CSV, 0)
         manifest.counts = tally.counts(statuses.values(), recorded)
-        manifest.verdict = judge(
-            tally.evidence(
-                statuses.values(),
-                rows_lost=manifest.counts.lost,
-                rows_refused=max(
-                    self.recorder.rows.refused, tally.total(statuses.values(), "rows_refused")
-                ),
-                workers_lost=ending.workers_lost,
-                workers_changed=self._changes(),
-                clock_offset_error_s=max(
-                    (w.clock_offset_error_s or 0.0 for w in workers), default=None
-                ),
-                clock_offset_unknown=tuple(
-                    w.worker_id for w in workers if w.clock_offset_error_s is None
-                ),
-                simulator_late_share=self._simulator_late_share(),
-                planned_s=None if ending.by == BY_PLAN else manifest.planned_s,
-                ended_s=stage_s,
-                turns_recorded=recorded,
-            )
-        )
+        manifest.verdict = self._verdict(ending, statuses, workers, stage_s)
         manifest.state = "complete" if self._is_complete(ending, stage_s) else "interrupted"
         if manifest.measured_to_s is None or manifest.measured_to_s > ended_s:
             manifest.measured_to_s = ended_s if from_s is not None else None
         self.recorder.close()
         write_manifest(self.folder, manifest)
         return manifest
+
+    def _verdict(
+        self,
+        ending: Ending,
+        statuses: Mapping[str, tally.Status],
+        workers: list[WorkerEntry],
+        stage_s: float,
+    ) -> Judgement:
+        manifest = self.manifest
+        refused = tally.total(statuses.values(), "rows_refused")
+        errors_s = [w.clock_offset_error_s for w in workers if w.clock_offset_error_s is not None]
+        evidence = tally.evidence(
+            statuses.values(),
+            rows_lost=manifest.counts.lost,
+            rows_refused=max(self.recorder.rows.refused, refused),
+            workers_lost=ending.workers_lost,
+            workers_changed=self._changes(),
+            clock_offset_error_s=max(errors_s, default=None),
+            clock_offset_unknown=tuple(
+                w.worker_id for w in workers if w.clock_offset_error_s is None
+            ),
+            simulator_late_share=self._simulator_late_share(),
+            planned_s=None if ending.by == BY_PLAN else manifest.planned_s,
+            ended_s=stage_s,
+            turns_recorded=manifest.counts.recorded,
+        )
+        return judge(evidence)
 
     def _is_complete(self, ending: Ending, stage_s: float) -> bool:
         planned_s = self.manifest.planned_s
