@@ -239,9 +239,8 @@ class Engine:
         self._span = span
         scheduler.counters.prefill_computed += prefill + singles
         changed = batch.decodes != scheduler.decoders.count or (freed and scheduler.waiting)
-        if batch.chunks or batch.preempted or changed:
-            return
-        span.steps = self._jump_steps()
+        if not (batch.chunks or batch.preempted or changed or scheduler.head_gains()):
+            span.steps = self._jump_steps()
         if self._arrivals:
             self._cut_for_arrival(self._arrivals[0][0])
 

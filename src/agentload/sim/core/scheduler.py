@@ -165,6 +165,13 @@ class Scheduler:
             self._grant(batch, request, tokens)
             budget -= tokens
 
+    def head_gains(self) -> bool:
+        """Whether decoding alone may let the blocked head of the queue in.
+
+        It cannot, since it only takes blocks away, unless it generates what the head would hit.
+        """
+        return bool(self.waiting) and any(node.decoding for node in self.waiting[0].nodes)
+
     # -- parts of it ----------------------------------------------------------------------------
 
     def _blocks_for(self, request: Request, tokens: int) -> int:
