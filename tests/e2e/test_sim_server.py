@@ -42,6 +42,23 @@ def test_a_stream_has_a_role_then_one_chunk_per_token_then_usage() -> None:
     assert stream.http_chunks[-1] == b""
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_running_usage_counts_every_token(sim: Sim, path: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"model": MODEL, "max_tokens": 9, "ignore_eos": True, "stream": True}
+    body |= (
+        {"messages": [{"role": "user", "content": "abcd"}]}
+        if "chat" in path
+        else {"prompt": "abcd" * 6}
+    )
+    usages = [e["usage"] for e in sim.stream(path, {**body, "stream_options": options}).events]
+    assert {usage["prompt_tokens"] for usage in usages} == {6}
+    counts = [usage["completion_tokens"] for usage in usages]
+    assert counts == sorted(counts)
+    assert counts[-1] == 9
+    assert all(u["total_tokens"] == 6 + u["completion_tokens"] for u in usages)
+
+
 def test_the_second_sending_is_found_in_the_cache(sim: Sim) -> None:
     content = "the second sending of this " * 40  # 1,080 bytes: 270 tokens
     asked = {"max_tokens": 2, "ignore_eos": True, "stream_options": {"include_usage": True}}

@@ -142,6 +142,15 @@ def test_one_changed_token_misses_from_its_block_on() -> None:
     assert server.run(Turn(changed, [1])) == 96  # blocks 0 to 5; token 100 is in block 6
 
 
+def test_a_branch_is_not_found_below_another_one() -> None:
+    """X Y and X Z are known; of X Y Z only X Y is, though Z stands below X."""
+    server = Server()
+    x, y, z = [1] * 32, [2] * 32, [3] * 32
+    for known in (x + y, x + z):
+        server.run(Turn([*known, 9], [1]))
+    assert server.run(Turn(x + y + z, [1])) == 64
+
+
 def test_memory_stays_in_proportion_to_the_cache() -> None:
     """13 MB of prompts through a cache of 0.26 MB; a tree below 4 MB is left alone."""
     server = Server(blocks=4000)

@@ -152,7 +152,6 @@ class LiveEngine:
         request = sink.request
         if self._sinks.pop(request.request_id, None) is None:
             return
-        self._due.pop(sink, None)
         waiting = [entry for entry in self._tokenizing if entry[2] is not sink]
         if len(waiting) < len(self._tokenizing):
             heapq.heapify(waiting)
@@ -193,9 +192,8 @@ class LiveEngine:
         self._arm()
 
     def _arrive(self, sink: Sink, at_s: float) -> None:
-        if (
-            at_s > self.engine.now_s
-        ):  # else the first of several would start a step without the rest
+        # Of several that come at once the first must not start a step without the rest.
+        if at_s > self.engine.now_s:
             self.engine.run_until(at_s)
         if self._has_full_queue():
             del self._sinks[sink.request.request_id]
