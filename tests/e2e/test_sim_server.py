@@ -80,6 +80,41 @@ def test_a_history_with_the_answer_finds_the_answer_cached(sim: Sim) -> None:
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == whole // 16 * 16
 
 
+def test_a_reset_empties_the_cache_once_nothing_runs(sim: Sim) -> None:
+    content = "words to be forgotten " * 40
+    asked = {"max_tokens": 2, "ignore_eos": True, "stream_options": {"include_usage": True}}
+
+    def cached() -> int:
+        usage = sim.chat(content, **asked).events[-1]["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    cached()
+    assert cached() > 200
+    assert sim.post("/reset_prefix_cache", {}).status == 200
+    assert cached() == 0
+    body = {"model": MODEL, "prompt": "a", "max_tokens": 2000, "stream": True, "ignore_eos": True}
+    with sim.open("/v1/completions", body) as running:
+        while b"data:" not in running.recv(1 << 16):
+            pass
+        assert sim.post("/reset_prefix_cache", {}).status == 503
+
+
+def test_a_salt_keeps_caches_apart(sim: Sim) -> None:
+    content = "words of two tenants " * 40
+    asked = {"max_tokens": 2, "ignore_eos": True, "stream_options": {"include_usage": True}}
+
+    def cached(**more: str) -> bool:
+        usage = sim.chat(content, **asked, **more).events[-1]["usage"]
+        return bool(usage["prompt_tokens_details"]["cached_tokens"])
+
+    assert [cached(), cached(), cached(cache_salt="x"), cached(cache_salt="x")] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
 def test_metrics_count_what_was_served(sim: Sim) -> None:
     before = sim.metrics()
     sim.chat("count me " * 30, max_tokens=7, ignore_eos=True)

@@ -122,3 +122,15 @@ def test_the_same_prompt_and_seed_give_the_same_answer() -> None:
 
     assert words(b"p", 1, 0) == words(b"p", 1, 0)
     assert len({words(b"p", 1, 0), words(b"p", 2, 0), words(b"p", 1, 1), words(b"q", 1, 0)}) == 4
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [{}, {"function": None}, {"function": "f"}, {"function": {"name": 5, "parameters": []}},
+     {"function": {"name": "f", "parameters": {"properties": ["a"]}}}],
+)  # fmt: skip
+def test_any_tool_can_be_called(tool: object) -> None:
+    body = ChatBody.model_validate({"messages": [], "tools": [tool], "tool_choice": "required"})
+    made = answer.for_chat(body, b"", EXACTLY, 40, 0, Options())
+    assert made.tokens == 40
+    assert list(json.loads(said(made, "arguments"))) == ["input"]

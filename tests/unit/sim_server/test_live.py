@@ -147,7 +147,7 @@ def test_a_client_that_leaves_the_tokenizer_never_reaches_the_engine() -> None:
     bench.run()
     assert reader.seen == []
     assert bench.live.engine.counters.aborted_requests == 0
-    assert bench.live.in_flight == 0
+    assert bench.live.engine.counters.steps == 0
 
 
 def test_a_client_that_leaves_while_decoding_gets_nothing_more() -> None:

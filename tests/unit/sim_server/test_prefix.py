@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import chain
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,7 @@ turns = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(turns, min_size=2, max_size=8))
 def test_a_turn_finds_what_earlier_turns_computed(sent: list[Turn]) -> None:
@@ -97,6 +99,7 @@ def test_a_turn_finds_what_earlier_turns_computed(sent: list[Turn]) -> None:
         assert server.run(turn) == expected(turn, sent[:index])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(turns, min_size=2, max_size=5), turns)
 def test_turns_at_once_leave_the_same_cache_as_turns_in_a_row(sent: list[Turn], last: Turn) -> None:
@@ -108,6 +111,7 @@ def test_turns_at_once_leave_the_same_cache_as_turns_in_a_row(sent: list[Turn], 
     assert server.run(last) == expected(last, sent)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(turns, min_size=2, max_size=6), st.data())
 def test_aborted_turns_leave_a_sound_tree(sent: list[Turn], data: st.DataObject) -> None:
@@ -151,6 +155,7 @@ def test_a_branch_is_not_found_below_another_one() -> None:
     assert server.run(Turn(x + y + z, [1])) == 64
 
 
+@pytest.mark.slow
 def test_memory_stays_in_proportion_to_the_cache() -> None:
     """13 MB of prompts through a cache of 0.26 MB; a tree below 4 MB is left alone."""
     server = Server(blocks=4000)

@@ -142,8 +142,8 @@ def tool_call(
 
 def _arguments(function: Mapping[str, Any], room: int, draw: random.Random) -> bytes:
     """JSON arguments of exactly `room` tokens, or the shortest possible if that is more."""
-    properties = (function.get("parameters") or {}).get("properties") or {"input": {}}
-    key = str(next(iter(properties)))
+    properties = _mapping(_mapping(function.get("parameters")).get("properties"))
+    key = next(iter(properties), "input")
     front, back = f'{{{json.dumps(key)}:"'.encode("ascii"), b'"}'
     fixed = len(front) + len(back)
     size = max(room * tokens.BYTES_PER_TOKEN, fixed + -fixed % tokens.BYTES_PER_TOKEN)
@@ -175,11 +175,16 @@ def for_chat(
 
 def _called_function(body: ChatBody, auto: bool) -> Mapping[str, Any] | None:
     """The function to call: the one named, else the first given if a call is required."""
-    functions = [tool.get("function") or {} for tool in body.tools or ()]
+    functions = [_mapping(tool.get("function")) for tool in body.tools or ()]
     choice = body.tool_choice
     if isinstance(choice, dict):
-        wanted = (choice.get("function") or {}).get("name")
+        wanted = _mapping(choice.get("function")).get("name")
         return next((f for f in functions if f.get("name") == wanted), {"name": wanted})
     if not functions or choice == "none":
         return None
     return functions[0] if choice == "required" or auto else None
+
+
+def _mapping(given: object) -> Mapping[str, Any]:
+    """What a client sent where an object belongs; anything else counts as an empty one."""
+    return given if isinstance(given, dict) else {}

@@ -10,7 +10,7 @@ import orjson
 
 from agentload.clock import NS_PER_S, Clock, wall_unix_s
 from agentload.sim.server import faults, http, page, protocol, tokens
-from agentload.sim.server.errors import ApiError, busy
+from agentload.sim.server.errors import ApiError
 from agentload.sim.server.exchange import Exchange
 from agentload.sim.server.faults import Fault, FaultPlan
 from agentload.sim.server.generation import Generator
@@ -227,7 +227,8 @@ class App:
 
     def _reset_prefix_cache(self, call: Call) -> None:
         if not self._live.reset_prefix_cache():
-            raise busy()
+            message = "The prefix cache was not reset: requests are running."
+            raise ApiError(503, message, "Service Unavailable")
         call.response.whole(200, b"", call.extra, None)
 
     # -- the simulator's own --------------------------------------------------------------------

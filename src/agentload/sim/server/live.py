@@ -129,10 +129,6 @@ class LiveEngine:
     def _has_full_queue(self) -> bool:
         return self._most_waiting is not None and self.engine.waiting_count >= self._most_waiting
 
-    @property
-    def in_flight(self) -> int:
-        return len(self._sinks)
-
     def submit(self, sinks: Sequence[Sink], tokenizer_load: float, *, token_ids: bool) -> None:
         """Send requests of one prompt through the tokenizer to the engine; sets their `ready_s`.
 

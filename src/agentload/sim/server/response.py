@@ -30,7 +30,6 @@ class Response:
         self._writer: asyncio.Task[None] | None = None
         self.status: int | None = None
         self.body_bytes: int | None = None  # None for a stream
-        self.complete = False
 
     def start(self, status: int, headers: Headers, body_bytes: int | None = None) -> None:
         self.status = status
@@ -41,7 +40,6 @@ class Response:
         self._put({"type": "http.response.body", "body": body, "more_body": True})
 
     def end(self, body: bytes = b"") -> None:
-        self.complete = True
         self._put({"type": "http.response.body", "body": body, "more_body": False})
 
     def whole(
