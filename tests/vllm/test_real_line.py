@@ -25,9 +25,11 @@ LEAST_TURNS = 20  # 50 to 80 on two cores that are free
 PREFIX_TOKENS = 900  # 15,000 x context_scale
 
 PLAN_TOLERANCE = 0.02
-# An append of 3,000 characters is a tenth of these small contexts, so that what one kind of text
-# takes in tokens can move a single turn: 93 to 96 % of the turns were within 2 %.
-LEAST_SHARE_PLANNED = 0.9
+# An append of 3,000 characters is a tenth of these small contexts, and its tokens are known to some
+# 10 % before the server has counted them. Measured: 92 to 96 % of the turns within 2 %, the worst
+# off by 340 tokens, 3.8 % here and 0.4 % of a context of 86,000.
+LEAST_SHARE_PLANNED = 0.85
+WORST_PLAN = 0.06
 # The history goes on where the prompt's opening of the answer stood: same text, at a seam.
 SEAM_TOKENS = 4
 CLOCK_NOISE_S = 0.002
@@ -133,8 +135,10 @@ def test_prompts_are_as_long_as_planned_after_the_first_turn(line: Line) -> None
     planned = [int(turn["planned_prompt_tokens"]) for turn in later]
     reported = [int(turn["prompt_tokens"]) for turn in later]
     assert sum(planned) == pytest.approx(sum(reported), rel=PLAN_TOLERANCE)
-    within = [abs(p - r) <= PLAN_TOLERANCE * r for p, r in zip(planned, reported, strict=True)]
-    assert sum(within) / len(within) >= LEAST_SHARE_PLANNED
+    errors = [abs(p / r - 1) for p, r in zip(planned, reported, strict=True)]
+    assert max(errors) <= WORST_PLAN
+    within = sum(error <= PLAN_TOLERANCE for error in errors)
+    assert within / len(errors) >= LEAST_SHARE_PLANNED
 
 
 def test_the_servers_times_fit_into_ttft(line: Line) -> None:
