@@ -37,6 +37,7 @@ def load(path: Path, overrides: Mapping[str, object] = MappingProxyType({})) -> 
     for key, value in overrides.items():
         _put(document, key, value)
     faults = document.faults
+    _place_trace(document, path)
     try:
         scenario = Scenario.model_validate(document.content)
     except ValidationError as error:
@@ -66,6 +67,13 @@ def _put(document: Document, key: str, value: object) -> None:
         at[last] = value
     else:
         document.faults.append(Fault(key, _shown(value), "an override needs a mapping to stand in"))
+
+
+def _place_trace(document: Document, path: Path) -> None:
+    """The file of a trace stands relative to the scenario file."""
+    trace = document.content.get("trace")
+    if isinstance(trace, dict) and isinstance(trace.get("file"), str) and trace["file"]:
+        trace["file"] = str(path.parent / trace["file"])
 
 
 def _fault(detail: ErrorDetails, document: Document) -> Fault:

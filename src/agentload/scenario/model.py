@@ -186,6 +186,14 @@ class Subagents(Strict):
     report_chars: Chars  # what each child adds to the parent's next turn
 
 
+class Trace(Strict):
+    """A session file to replay in the place of drawn sessions."""
+
+    file: str = Field(min_length=1)  # relative to the scenario file
+    replay: Literal["think", "absolute"] = "think"
+    max_wait_s: float = Field(default=300.0, ge=0)
+
+
 class Scenario(Strict):
     """A scenario file. Sizes in tokens are before `context_scale`."""
 
@@ -206,6 +214,7 @@ class Scenario(Strict):
     compaction: Compaction | None = None
     aborts: Aborts | None = None
     subagents: Subagents | None = None
+    trace: Trace | None = None
     arrivals: Arrivals = Arrivals()
     interference: Interference | None = None
     warm_up: WarmUp = WarmUp()

@@ -29,6 +29,7 @@ class Step:
     spawns: tuple[ChildPlan, ...] = ()
     place: Place | None = None  # where the answer goes on, when a text ends inside a word
     rebuilds: bool = False  # after a compaction
+    at_s: float | None = None
 
     def with_output(self, tokens: int) -> Step:
         """The same step with its answer held at `tokens`."""
@@ -150,6 +151,7 @@ class Chat:
             planned_prefix_tokens=min(round(prefix_tokens), prompt_tokens),
             abort_after_s=step.abort_after_s,
             spawns=step.spawns,
+            at_s=step.at_s,
         )
 
     def _kept_tokens(self, keep: int) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 from agentload.scenario import Scenario, load, parse_override
 from agentload.workload.content import Corpus
 from agentload.workload.plan import SessionPlan, hit_ratio, kv_pressure, plan_session
-from agentload.workload.session import Session
+from agentload.workload.traces.replay import session_source
 from agentload.workload.turn import Turn
 from agentload.workload.window import misfit
 
@@ -29,14 +29,13 @@ def main(argv: Sequence[str]) -> int:
         overrides = dict(parse_override(text) for text in options.set)
         overrides |= {"seed": options.seed} if options.seed is not None else {}
         scenario = load(options.scenario, overrides)
+        problem = misfit(scenario, options.max_model_len)
+        if problem is not None:
+            raise ValueError(problem)
+        plans = _plans(scenario, options)
     except ValueError as error:
         print(f"agentload sessions: {error}", file=sys.stderr)
         return 2
-    problem = misfit(scenario, options.max_model_len)
-    if problem is not None:
-        print(f"agentload sessions: {problem}", file=sys.stderr)
-        return 2
-    plans = _plans(scenario, options)
     summary = summarise(scenario, plans, options)
     if options.json:
         listed = {"summary": summary, "sessions": [_as_json(plan) for plan in plans]}
@@ -86,10 +85,8 @@ def _parser() -> argparse.ArgumentParser:
 def _plans(scenario: Scenario, options: argparse.Namespace) -> list[SessionPlan]:
     corpus = Corpus()
     ratio = options.chars_per_token or scenario.starting_chars_per_token
-    return [
-        plan_session(Session(scenario, i, corpus, ratio, options.max_model_len), options.turns)
-        for i in range(options.count)
-    ]
+    make = session_source(scenario, corpus, ratio, options.max_model_len)
+    return [plan_session(make(index), options.turns) for index in range(options.count)]
 
 
 def summarise(

@@ -23,24 +23,25 @@ def conversation(
     ratios, writer = basis.ratios, basis.writer
     marker = ratios.message_tokens
     left = max(_LEAST_TOKENS, tokens - marker - ratios.tokens((("prose", len(head)),)))
-    opening = min(opening_tokens, left)
+    least = 2 * (marker + _LEAST_TOKENS)  # of a further pair of messages
+    opening = left if left - opening_tokens <= least else opening_tokens
     drafts = [writer.user("user", ratios.chars("prose", opening), rng, head=head, only="prose")]
     left -= opening
-    while left > 2 * (marker + _LEAST_TOKENS):
+    while left > least:
         answer = writer.answer(min(rng.uniform(*_ANSWER_TOKENS), left / 4), rng)
         left -= ratios.tokens(answer.amounts) + marker
-        result = _tool_result(basis, left - marker, rng)
+        result = _tool_result(basis, left - marker, least, rng)
         left -= ratios.tokens(result.amounts) + marker
         drafts += [answer, result]
     return drafts
 
 
-def _tool_result(basis: Basis, most_tokens: float, rng: Random) -> Draft:
-    """A tool result as the scenario draws them, shortened to `most_tokens`."""
+def _tool_result(basis: Basis, most_tokens: float, least_rest: float, rng: Random) -> Draft:
+    """A tool result as the scenario draws them, or all of `most_tokens` if too few are left."""
     writer, ratios = basis.writer, basis.ratios
     chars = max(1, round(basis.scenario.start.message_chars.draw(rng)))
     kind = writer.kind("tool", rng)
     tokens = ratios.tokens(writer.amounts(kind, chars))
-    if tokens > most_tokens:
-        chars = max(1, int(chars * most_tokens / tokens))
+    if tokens > most_tokens - least_rest:
+        chars = max(1, round(chars * most_tokens / tokens))
     return writer.user("tool", chars, rng, only=kind)

@@ -165,7 +165,7 @@ class Session:
     def _rng(self, what: str, turn_index: int) -> Random:
         return Random(f"{self._scenario.seed}/{self._origin.key}/{what}/{turn_index}")
 
-    def _first(self, rng: Random) -> Step:
+    def _first(self, rng: Random) -> Step | None:
         scenario, origin, window = self._scenario, self._origin, self._basis.window
         self._user_turns_left = whole(scenario.turns.user_turns_per_session, rng, math.inf) - 1
         self._task = draw_task(scenario, rng)

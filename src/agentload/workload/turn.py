@@ -28,7 +28,7 @@ class ChildPlan:
 
     number: int  # among the children of the same turn, from 0
     turn_index: int  # of the parent's turn
-    calls: int
+    calls: int  # 0: as recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +51,4 @@ class Turn:
     )
     abort_after_s: float | None = None  # the human interrupts this long after the first token
     spawns: tuple[ChildPlan, ...] = ()  # run after this turn; the next one waits for all of them
+    at_s: float | None = None  # since the stages began: send then, or at once when that is past

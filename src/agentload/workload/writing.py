@@ -12,6 +12,7 @@ from agentload.workload.text import escaped
 from agentload.workload.tokens import Amounts, Ratios
 from agentload.workload.turn import Message, Role
 
+_BRIEF = "Answer in a few words."
 _TRIES = 40  # to find a place where the text ends inside a word
 
 
@@ -84,6 +85,10 @@ class Writer:
                 pieces.extend(text.slices(text.random_line(rng), size))
                 amounts.append((kind, size))
         return _draft("user", pieces, amounts)
+
+    def brief_system(self) -> Draft:
+        """A system message for prompts too short for the shared prefix."""
+        return _draft("system", (escaped(_BRIEF),), [("prose", len(_BRIEF))])
 
     def amounts(self, kind: str, chars: int) -> Amounts:
         """What a message of one kind and this length is made of."""

@@ -1,0 +1,1 @@
+"""Recorded sessions: read from public formats, kept in one session file, replayed, written out."""
