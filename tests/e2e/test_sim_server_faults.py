@@ -118,6 +118,14 @@ def test_a_proxy_that_buffers(sim: Sim) -> None:
     assert stream.reads[0][0] >= line["last_token_ns"]  # not even the headers came before
 
 
+def test_a_refusal_is_not_held_back_with_the_stream(sim: Sim) -> None:
+    faults(sim, "buffer")
+    assert sim.post("/v1/chat/completions", {"model": "other", "messages": []}).status == 404
+    faults(sim, "buffer", "error:after=2")
+    stream = sim.chat(**SHORT)
+    assert stream.events[-1]["error"]["code"] == 500
+
+
 def test_a_slow_tokenizer_delays_the_queue_not_the_engine(sim: Sim) -> None:
     content = "slow down " * 400  # 4,000 bytes, 1,000 tokens
     plain = sim.log_line(sim.chat(content, **SHORT).events[0]["id"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agentload.sim.core.offline import Offline, Replica, Turn
+from agentload.sim.core.offline import Offline, Replica, Turn, TurnResult
 from agentload.sim.server.settings import read
 from tests.e2e.sim_process import MODEL, SMALL, Sim, reads
 
@@ -29,9 +29,10 @@ TIGHT = ["--num-gpu-blocks-override", "1950"]  # they do not: blocks are evicted
 SESSIONS, TURNS = 4, 4
 SHARED = 2048  # tokens of the system prompt
 FIRST, APPENDED, OUTPUT = 6000, 1200, 24
-# Chosen so that no two things happen within 60 ms, which a busy machine may be late by.
-THINK_S = (0.9, 1.4, 0.5, 0.8)
-START_S = (0.0, 0.1, 1.0, 1.2)
+# Chosen so that, when all fits, nothing happens within 100 ms of anything else: a busy machine may
+# be late by some of that.
+THINK_S = (1.1, 1.1, 1.7, 1.0)
+START_S = (0.0, 0.2, 0.4, 0.7)
 # Marks: a message costs three tokens, the request for an answer two.
 SYSTEM_TEXT = "s" * 4 * (SHARED - 3)
 ASK = 2
@@ -67,22 +68,22 @@ def replica(flags: list[str]) -> Replica:
     return Replica(settings.engine, costs.step_cost(), costs.make_frontend())
 
 
-def offline(flags: list[str]) -> list[tuple[int, int, int, int, float]]:
-    """(session, turn, prompt, cached, TTFT) in the order in which the turns ended."""
+def offline(flags: list[str]) -> list[TurnResult]:
+    """The turns in the order in which they ended."""
     world = Offline([replica(flags)])
     for session in range(SESSIONS):
         world.add_session(turns(session), START_S[session])
-    return [
-        (r.session, r.turn_index, r.request.prompt_tokens, r.request.cached_tokens or 0, r.ttft_s)
-        for r in world.run()
-    ]
+    return world.run()
 
 
 @dataclass
 class Client:
-    """Sessions of threads, each waiting for its own answers."""
+    """Sessions of threads. A turn is sent when it was planned, and after the answer before it: a
+    pause counted from that answer would add up what a busy machine is late by.
+    """
 
     sim: Sim
+    planned: list[TurnResult]
     seen: list[Seen] = field(default_factory=list)
 
     def run(self) -> list[Seen]:
@@ -98,18 +99,19 @@ class Client:
 
     def session(self, number: int, start_s: float) -> None:
         history = [{"role": "system", "content": SYSTEM_TEXT}]
-        next_s = start_s + START_S[number]
-        for turn in range(TURNS):
+        for one in sorted(self.planned, key=lambda one: one.sent_s):
+            if one.session != number:
+                continue
+            turn = one.turn_index
             size = FIRST if turn == 0 else APPENDED
             history.append({"role": "user", "content": f"{number}" * 4 * size})
             body = {"model": MODEL, "messages": history, "max_tokens": OUTPUT, "ignore_eos": True}
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-            time.sleep(max(0.0, next_s - time.perf_counter()))
+            time.sleep(max(0.0, start_s + one.sent_s - time.perf_counter()))
             sent_s = time.perf_counter()
             text, first_s, last_s, usage = self.answer(body, f"{number}-{turn}")
             self.seen.append(Seen(number, turn, sent_s, first_s, last_s, usage))
             history.append({"role": "assistant", "content": text})
-            next_s = last_s + THINK_S[number]
 
     def answer(self, body: dict[str, Any], name: str) -> tuple[str, float, float, dict[str, Any]]:
         """Text, instants of the first and last chunk with text, usage."""
@@ -132,24 +134,27 @@ class Client:
 def online(flags: list[str], log: Path) -> tuple[list[Seen], list[dict[str, Any]]]:
     """What the clients saw, and the server's log."""
     with Sim(*FLAGS, *flags, log=log) as sim:
-        seen = Client(sim).run()
+        seen = Client(sim, offline(flags)).run()
         return seen, [json.loads(line) for line in log.read_text().splitlines()]
 
 
 def test_counts_hits_and_order_agree_exactly_and_ttft_within_five_percent(tmp_path: Path) -> None:
     planned = offline(ROOMY)
     seen, lines = online(ROOMY, tmp_path / "log.jsonl")
-    assert [(one.session, one.turn) for one in seen] == [row[:2] for row in planned]
-    assert [one.usage["prompt_tokens"] for one in seen] == [row[2] for row in planned]
+    assert [(one.session, one.turn) for one in seen] == [
+        (one.session, one.turn_index) for one in planned
+    ]
+    requests = [one.request for one in planned]
+    assert [one.usage["prompt_tokens"] for one in seen] == [r.prompt_tokens for r in requests]
     cached = [one.usage["prompt_tokens_details"]["cached_tokens"] for one in seen]
-    assert cached == [row[3] for row in planned]
+    assert cached == [request.cached_tokens for request in requests]
     assert {0, SHARED} < set(cached)
     server = statistics.median(
-        (line["first_token_s"] - line["arrival_s"]) / row[4]
-        for line, row in zip(lines, planned, strict=True)
+        (line["first_token_s"] - line["arrival_s"]) / one.ttft_s
+        for line, one in zip(lines, planned, strict=True)
     )
     client = statistics.median(
-        (one.first_s - one.sent_s) / row[4] for one, row in zip(seen, planned, strict=True)
+        (one.first_s - one.sent_s) / plan.ttft_s for one, plan in zip(seen, planned, strict=True)
     )
     assert 0.95 < server < 1.05
     assert 0.95 < client < 1.05

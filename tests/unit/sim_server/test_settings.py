@@ -89,7 +89,10 @@ def test_measured_step_costs_are_taken(tmp_path: Path) -> None:
         ("stall:seconds=-1", "seconds='-1'"),
         ("stall:seconds=inf", "seconds='inf'"),
         ("cut:seconds=1", "cut has no setting 'seconds'"),
-        ("buffer:every=0", "at least 1"),
+        ("buffer:every=0", "from 1 to"),
+        ("stall:after=2.5", "whole number"),
+        ("status:code=200", "from 400 to 599"),
+        ("stall:seconds=nan", "seconds='nan'"),
     ],
 )
 def test_a_fault_that_cannot_be_read(spec: str, words: str) -> None:

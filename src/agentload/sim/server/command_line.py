@@ -41,8 +41,13 @@ def parser() -> argparse.ArgumentParser:
         description="A server with vLLM's API and vLLM's scheduler, and no GPU.",
         allow_abbrev=False,
     )
-    switch = argparse.BooleanOptionalAction
-    add = made.add_argument_group("vLLM's flags").add_argument
+    _add_vllm_flags(made.add_argument_group("vLLM's flags"))
+    _add_own_flags(made.add_argument_group("the simulator's own"))
+    return made
+
+
+def _add_vllm_flags(group: argparse._ArgumentGroup) -> None:
+    switch, add = argparse.BooleanOptionalAction, group.add_argument
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8000, help="0: any free port, printed on the ready line")
     add("--api-key", help="guards /v1; also from VLLM_API_KEY")
@@ -68,18 +73,20 @@ def parser() -> argparse.ArgumentParser:
     add("--tool-call-parser")
     add("--reasoning-parser", help="any name: answers reason first")
     add("--renderer-num-workers", type=int, default=1)
-    own = made.add_argument_group("the simulator's own").add_argument
+
+
+def _add_own_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     versions = ", ".join(profile.name for profile in version_profiles())
-    own("--gpu-profile", default="H100-80G", help="a data sheet by name; a wrong one lists all")
-    own("--model-profile", default="Qwen2.5-7B", help="the same")
-    own("--vllm-version-profile", default=NEWEST, help=f"a release, or one of {versions}")
-    own("--step-cost-file", type=Path, metavar="FILE", help="measured coefficients")
-    own("--speed", type=float, default=1.0, help="simulated seconds per second")
-    own("--tokenizer-base-ms", type=float, help="per request; default: the step cost's")
-    own("--tokenizer-us-per-token", type=float)
-    own("--request-log", type=Path, metavar="FILE", help="one JSON line per request")
-    own("--fault", action="append", default=[], metavar="KIND:name=value,...")
-    return made
+    add("--gpu-profile", default="H100-80G", help="a data sheet by name; a wrong one lists all")
+    add("--model-profile", default="Qwen2.5-7B", help="the same")
+    add("--vllm-version-profile", default=NEWEST, help=f"a release, or one of {versions}")
+    add("--step-cost-file", type=Path, metavar="FILE", help="measured coefficients")
+    add("--speed", type=float, default=1.0, help="simulated seconds per second")
+    add("--tokenizer-base-ms", type=float, help="per request; default: the step cost's")
+    add("--tokenizer-us-per-token", type=float)
+    add("--request-log", type=Path, metavar="FILE", help="one JSON line per request")
+    add("--fault", action="append", default=[], metavar="KIND:name=value,...")
 
 
 def faults(given: argparse.Namespace) -> Iterator[str]:

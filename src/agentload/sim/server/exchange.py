@@ -133,6 +133,8 @@ class Exchange:
 
     def end_with_error(self, error: errors.ApiError) -> None:
         """Tell an error inside the stream, as vLLM does once the 200 is sent."""
+        if self.before_end is not None:
+            self.before_end()
         self.response.write(wire.error_event(error.details))
         self.response.write(wire.DONE)
         self.response.end()

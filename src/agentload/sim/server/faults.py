@@ -24,6 +24,8 @@ KINDS: Final[dict[str, dict[str, float | None]]] = {
     "restart": {},
 }
 _SHARED: Final[dict[str, float | None]] = {"every": 1, "times": None, "skip": 0}
+_MOST: Final = 1_000_000
+_RANGES: Final = {"every": (1, _MOST), "factor": (1, _MOST), "code": (400, 599)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,15 @@ def parse(spec: str) -> Fault:
 
 
 def _number(spec: str, name: str, text: str) -> float:
+    low, high = _RANGES.get(name, (0, _MOST))
     try:
         value = float(text)
     except ValueError:
-        value = -1.0
-    least = 1 if name in ("every", "factor") else 0
-    if not least <= value < float("inf"):
-        raise FaultError(f"{spec!r}: {name}={text!r} must be a number of at least {least}")
+        value = low - 1
+    whole = name not in ("seconds", "factor")
+    if not low <= value <= high or (whole and value != int(value)):
+        kind = "whole number" if whole else "number"
+        raise FaultError(f"{spec!r}: {name}={text!r} must be a {kind} from {low:g} to {high:g}")
     return value
 
 

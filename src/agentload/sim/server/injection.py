@@ -24,10 +24,16 @@ def inject(call: Call, hit: Sequence[Fault], make: Callable[[], Exchange]) -> Ex
         if fault.kind == "status":
             _answer_status(call, fault)
             return None
-        if fault.kind in ("slow-headers", "buffer"):
-            call.response.hold()
-    exchange = make()
-    for fault in hit:
+    held = [fault for fault in hit if fault.kind in ("slow-headers", "buffer")]
+    for _ in held:
+        call.response.hold()
+    try:
+        exchange = make()
+    except ApiError:
+        for _ in held:
+            call.response.release()
+        raise
+    for fault in held:
         if fault.kind == "slow-headers":
             _later(fault.number("seconds"), call.response.release)
         if fault.kind == "buffer":

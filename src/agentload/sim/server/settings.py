@@ -125,16 +125,7 @@ class Settings:
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """The settings of a command line; raises SettingsError with every fault."""
-    given = command_line.parser().parse_args(argv)
-    found = list(command_line.faults(given))
-    wanted: list[Fault] = []
-    for spec in given.fault:
-        try:
-            wanted.append(faults.parse(spec))
-        except faults.FaultError as error:
-            found.append(f"--fault {error}")
-    if found:
-        raise SettingsError("; ".join(found))
+    given, wanted = _checked(argv)
     replica = _replica(given)
     costs = _costs(given, replica)
     tokenizer = costs.frontend
@@ -166,8 +157,23 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
         enable_server_load_tracking=given.enable_server_load_tracking,
         answers=Options(given.enable_auto_tool_choice, bool(given.reasoning_parser)),
         request_log=given.request_log,
-        faults=tuple(wanted),
+        faults=wanted,
     )
+
+
+def _checked(argv: Sequence[str]) -> tuple[argparse.Namespace, tuple[Fault, ...]]:
+    """The flags and the faults asked for; raises SettingsError with everything that is wrong."""
+    given = command_line.parser().parse_args(argv)
+    found = list(command_line.faults(given))
+    wanted: list[Fault] = []
+    for spec in given.fault:
+        try:
+            wanted.append(faults.parse(spec))
+        except faults.FaultError as error:
+            found.append(f"--fault {error}")
+    if found:
+        raise SettingsError("; ".join(found))
+    return given, tuple(wanted)
 
 
 def _given(value: float | None, unit: float, default: float) -> float:
