@@ -53,7 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Compare run B with run A on the turns that both have.",
         epilog="Exit code: 0 passed, 1 failed, 2 bad input, 3 not comparable, 4 not decided.",
     )
-    parser.add_argument("runs", nargs=2, type=Path, metavar=("A", "B"), help="two run folders")
+    parser.add_argument(
+        "runs", nargs=2, type=Path, metavar="RUN", help="a run folder: first A, then B"
+    )
     parser.add_argument(
         "--fail-if",
         action="append",

@@ -11,6 +11,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sim": ("agentload.sim.server", "serve the embedded model of vLLM over HTTP"),
     "doctor": ("agentload.client.doctor", "check an endpoint, one line a check, with the mend"),
     "sessions": ("agentload.workload.listing", "list what the sessions of a scenario will do"),
+    "import-trace": (
+        "agentload.workload.traces.import_command",
+        "turn a public trace into a session file",
+    ),
+    "export-trace": (
+        "agentload.workload.traces.export_command",
+        "write sessions of a scenario or a run in another tool's format",
+    ),
     "experiment": ("agentload.experiment.command", "run arms of a scenario and compare them"),
     "report": ("analysis.report.command", "tables, findings and report.html of run folders"),
     "compare": ("analysis.compare_command", "compare run folders; exit code for a gate"),
