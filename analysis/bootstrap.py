@@ -13,7 +13,9 @@ MAX_GROUPS = 4096  # ranks of more turns than this are grouped: memory and time 
 
 # A bootstrapped percentile jumps from one record to the next, which makes intervals lumpy and too
 # wide around the median. Each draw takes the mean of percentiles around q instead, weighted by a
-# normal density over the standard error of the rank.
+# normal density over the standard error of the rank. Not in the far tail, where the average of what
+# lies around a percentile is steadier than the percentile is.
+SMOOTH_UP_TO = 0.95
 _OFFSETS = np.array([-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5])
 _OFFSET_WEIGHTS = np.exp(-(_OFFSETS**2) / 2) / np.exp(-(_OFFSETS**2) / 2).sum()
 
@@ -51,7 +53,7 @@ def percentile_estimate(
 ) -> Estimate:
     """The pooled percentile by linear interpolation between ranks."""
     counts, levels = _rank_counts(values, session, weights.shape[1])
-    spread = math.sqrt(q * (1.0 - q) / len(values))
+    spread = math.sqrt(q * (1.0 - q) / len(values)) if q <= SMOOTH_UP_TO else 0.0
     once = np.ones((1, weights.shape[1]), dtype=np.float32)
     center = _smooth_percentile(counts, levels, once, q, spread)[0]
     draws = _smooth_percentile(counts, levels, weights, q, spread)

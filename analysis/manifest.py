@@ -57,7 +57,10 @@ def load_manifest(folder: Path) -> Manifest:
     if version != SCHEMA_VERSION:
         text = f"this version reads run folders of schema {SCHEMA_VERSION} only"
         raise BadInputError([_fault(text, "schema_version", version)])
-    raw = redact.tree(raw)
+    try:
+        raw = redact.tree(raw)
+    except RecursionError:
+        raise BadInputError([Fault(MANIFEST_JSON, "is nested too deeply")]) from None
     arm = _part(raw, "arm", dict, log)
     verdict = _part(raw, "verdict", dict, log)
     manifest = Manifest(

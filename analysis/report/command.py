@@ -10,8 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from agentload.recording.record import MANIFEST_JSON
 from analysis.diagnosis import diagnose
 from analysis.faults import BadInputError
+from analysis.finding import Finding
+from analysis.report import locust
 from analysis.report.html import as_markdown, render
 from analysis.report.summary import summary_text
 from analysis.report.table import print_arms
@@ -28,6 +31,9 @@ def main(argv: Sequence[str]) -> int:
     """
     options = _parser().parse_args(argv)
     try:
+        if all(map(is_locust_only, options.runs)):
+            return _locust(options.runs)
+        options.runs = [folder for path in options.runs for folder in run_folders(path)]
         results = analyse(options.runs, base=options.base, keep_good_rows=options.keep_good_rows)
     except (BadInputError, ValueError) as error:
         print(f"agentload report: {error}", file=sys.stderr)
@@ -44,13 +50,37 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def run_folders(path: Path) -> list[Path]:
+    """`path`, or the run folders in it when it is the folder of an experiment."""
+    if (path / MANIFEST_JSON).exists() or not path.is_dir():
+        return [path]
+    return sorted(p.parent for p in path.glob(f"*/{MANIFEST_JSON}")) or [path]
+
+
+def is_locust_only(path: Path) -> bool:
+    """Whether there is no run folder, but CSV files of Locust."""
+    return not (path / MANIFEST_JSON).exists() and bool(locust.stats_files(path))
+
+
+def _locust(paths: Sequence[Path]) -> int:
+    console = Console()
+    found = [locust.show(file, console) for path in paths for file in locust.stats_files(path)]
+    return 0 if any(found) else NO_DATA
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="agentload report",
         description="Tables, findings and a report of one or several run folders.",
         epilog="Runs of the same arm are pooled; several arms are compared turn by turn.",
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run folder, the folder of an experiment, or Locust's own *_stats.csv",
+    )
     parser.add_argument("--format", choices=("html", "md", "json"), default="html")
     parser.add_argument(
         "--out",
@@ -72,12 +102,12 @@ def _write(results: Results, form: str, target: Path) -> None:
             folder, name = target.parent, target.name
         else:
             folder, name = target, "report.html"
-        write_report(results, folder, name)
+        write_report(results, findings, folder, name)
         console = Console()
         print_arms([(arm.arm, list(arm.classes)) for arm in results.arms], console)
         for finding in findings:
-            arm = f" ({finding.arm})" if finding.arm else ""
-            console.print(f"{finding.title}{arm}: {finding.evidence}", markup=False)
+            arm = f" ({finding.arm})" if len(results.arms) > 1 else ""
+            console.print(f"{finding.title}{arm}. {finding.evidence}", markup=False)
         console.print(f"report: {folder / name}", markup=False)
         return
     text = as_markdown(results, findings) if form == "md" else summary_text(results, findings)
@@ -87,14 +117,14 @@ def _write(results: Results, form: str, target: Path) -> None:
         _replace(target, text)
 
 
-def write_report(results: Results, folder: Path, name: str = "report.html") -> Path:
-    """Write `report.html` and `summary.json` into a folder, both or neither; returns the former."""
-    findings = diagnose(results)
+def write_report(
+    results: Results, findings: Sequence[Finding], folder: Path, name: str = "report.html"
+) -> None:
+    """Write the page and `summary.json` into a folder, when both could be made."""
     page, numbers = render(results, findings), summary_text(results, findings)
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / "summary.json", numbers)
     _replace(folder / name, page)
-    return folder / name
 
 
 def _replace(path: Path, text: str) -> None:

@@ -235,16 +235,13 @@ def _over_time(results: Results) -> Iterator[Picture]:
 
 
 def _lanes(results: Results) -> list[Picture]:
-    def draw(width: float) -> Figure | None:
-        found = timelines.lanes(results, width)
-        return None if found is None else found[1]
-
-    found = timelines.lanes(results, NARROW_IN)
-    arm = "" if found is None else found[0]
+    run = timelines.most_stalled(results)
+    if run is None:
+        return []
     return _picture(
-        draw,
+        partial(timelines.lanes, run),
         "Swim lanes of turns around the longest stalls",
-        f"{arm}: the stretch with the most stalled time, one lane for each turn "
+        f"{run.arm}: the stretch with the most stalled time, one lane for each turn "
         "(session and turn number).",
     )
 

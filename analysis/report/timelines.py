@@ -93,12 +93,14 @@ def _state(axis: Axes, run: Measured) -> None:
         right.spines["right"].set_visible(True)
 
 
-def lanes(results: Results, width: float) -> tuple[str, Figure] | None:
-    """The stretch with the most stalled time of any run, a lane for each turn in it."""
+def most_stalled(results: Results) -> Measured | None:
+    """The run with the most stalled time; None when no gap stalled."""
     runs = [run for run in results.runs if len(run.gaps.stalls.length_s)]
-    if not runs:
-        return None
-    run = max(runs, key=lambda r: float(r.gaps.stalls.length_s.sum()))
+    return max(runs, key=lambda r: float(r.gaps.stalls.length_s.sum()), default=None)
+
+
+def lanes(run: Measured, width: float) -> Figure:
+    """The stretch of a run with the most stalled time, a lane for each turn in it."""
     from_s, to_s = _busiest(run)
     turns = run.turns.assign(position=np.arange(len(run.turns)))
     inside = turns[((turns["end_s"] > from_s) & (turns["send_start_s"] < to_s)).to_numpy()]
@@ -118,7 +120,7 @@ def lanes(results: Results, width: float) -> tuple[str, Figure] | None:
         for colour, label in _LANE_PARTS:
             axis.barh(0, 0, color=colour, label=label)
         style.legend_below(figure, axis, 4 if width > 6 else 2)
-    return run.arm, figure
+    return figure
 
 
 _LANE_PARTS = (

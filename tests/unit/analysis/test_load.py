@@ -180,6 +180,10 @@ def test_missing_files_are_said_and_the_rest_is_read(folder: Path) -> None:
         ("{", "manifest.json: is no JSON: Expecting property name"),
         ("[]", "manifest.json: holds no object"),
         (
+            '{"schema_version": 1, "arm": ' + '{"a": ' * 600 + "1" + "}" * 601,
+            "manifest.json: is nested too deeply",
+        ),
+        (
             '{"schema_version": 99}',
             "manifest.json, column schema_version: '99': this version reads run folders of "
             "schema 1 only",
