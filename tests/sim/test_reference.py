@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +70,7 @@ def workload(draw: st.DrawFn) -> Workload:
     return {"cfg": cfg, "cost": COST, "sessions": sessions}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(workload())
 def test_fast_core_equals_reference(work: Workload) -> None:

@@ -53,6 +53,22 @@ def from_golden(case: dict[str, Any]) -> Workload:
     return {"cfg": case["cfg"], "cost": case["cost"], "sessions": sessions}
 
 
+def from_compact(case: dict[str, Any]) -> Workload:
+    """A workload of `golden_hard.json`: a turn is [which of `above`, leaf, tokens, output, think_s,
+    abort_after_s where the client goes away].
+    """
+    sessions = []
+    for session in case["sessions"]:
+        turns = []
+        for above, leaf, tokens, output, think_s, *away in session["turns"]:
+            path = [*session["above"][above], [leaf, tokens]]
+            turns.append({"path": path, "output": output, "think_s": think_s})
+            if away:
+                turns[-1]["abort_after_s"] = away[0]
+        sessions.append({"t0": session["t0"], "turns": turns})
+    return {"cfg": case["cfg"], "cost": case["cost"], "sessions": sessions}
+
+
 class Clients:
     """What the sessions of a workload do next, and when."""
 
