@@ -11,7 +11,7 @@ from agentload.client.deadlines import Deadlines
 from agentload.client.errors import RequestFailure
 from agentload.client.measure import measure
 from agentload.client.result import StreamResult
-from agentload.clock import VirtualClock
+from agentload.client.stamps import Reads
 
 FOLDER = Path(__file__).with_name("client")
 NO_LIMIT_S = 1e6
@@ -35,12 +35,12 @@ def ns(seconds: float) -> int:
 class Played:
     """The reads of a case, as the hub would have made them."""
 
-    reads: list[tuple[int, bytes | None, int]] = field(default_factory=list)
+    reads: Reads = field(default_factory=Reads)
     late_reads: set[int] = field(default_factory=set)
-    pieces: list[bytes] = field(default_factory=list)
+    body: bytearray = field(default_factory=bytearray)
     headers: list[tuple[str, str]] = field(default_factory=list)
     headers_read: int | None = None
-    end_ns: int | None = None
+    end_ns: int = 0
     error: RequestFailure | None = None
     clean_end: bool = False
 
@@ -57,7 +57,7 @@ def played(data: dict[str, Any]) -> Played:
     exchange = Played(headers=list(data["response"]["headers"].items()))
     first_token_ns = None
     for segment in data["segments"]:
-        last_ns = exchange.reads[-1][0] if exchange.reads else 0
+        last_ns = exchange.reads.at_ns[-1] if len(exchange.reads) else 0
         due_ns, error_class = deadlines.next_due(0, first_token_ns, last_ns)
         at_ns = ns(segment["t"])
         if at_ns > due_ns:
@@ -67,8 +67,8 @@ def played(data: dict[str, Any]) -> Played:
         payload = py_bytes(segment["py"])
         if first_token_ns is None and (b'"content":"t' in payload):
             first_token_ns = at_ns
-        exchange.pieces.append(payload)
-        exchange.reads.append((at_ns, None, len(exchange.pieces)))
+        exchange.body += payload
+        exchange.reads.add(at_ns, b"", len(exchange.body))
     exchange.end_ns = ns(data["end"]["t"])
     how = data["end"]["how"]
     exchange.clean_end = how == "clean"
@@ -79,7 +79,7 @@ def played(data: dict[str, Any]) -> Played:
 
 def measured(exchange: Played) -> StreamResult:
     result = StreamResult(send_start_ns=0)
-    measure(exchange, result, (0, 0), VirtualClock())
+    measure(exchange, result, (0, 0))
     return result
 
 

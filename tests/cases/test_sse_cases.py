@@ -56,13 +56,13 @@ def _is_number(value: object) -> bool:
 @given(st.sampled_from(CASES), st.data())
 def test_any_split_of_the_bytes_gives_the_same_answer(path: Path, data: st.DataObject) -> None:
     whole = played({k: v for k, v in load(path)["input"].items() if k != "client"})
-    body = b"".join(whole.pieces)
+    body = bytes(whole.body)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=40)))
     edges = [0, *cuts, len(body)]
     split = Played(headers=whole.headers, end_ns=whole.end_ns, clean_end=whole.clean_end)
     for at, (start, stop) in enumerate(itertools.pairwise(edges)):
-        split.pieces.append(body[start:stop])
-        split.reads.append((at, None, len(split.pieces)))
+        split.body += body[start:stop]
+        split.reads.add(at, b"", stop)
     assert _untimed(split) == _untimed(whole)
 
 

@@ -20,7 +20,7 @@ class FirstTokenWatch:
     def __init__(self) -> None:
         self._decoder = SseDecoder()
 
-    def seen_in(self, data: bytes) -> bool:
+    def seen_in(self, data: bytes | bytearray) -> bool:
         """Whether these next bytes complete the first token event; broken events are no token."""
         for _, payload in self._decoder.feed(data):
             try:

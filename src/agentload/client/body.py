@@ -124,3 +124,12 @@ class TextBody(PromptBody):
     }
     _next: ClassVar[dict[Role, bytes]] = _first
     _after: ClassVar[dict[Role, bytes]] = dict.fromkeys(_ROLES, b"<|im_end|>\\n")
+
+
+class PlainTextBody(TextBody):
+    """The same history as one unbroken string: a mark would end the word that a message cuts."""
+
+    _closing = b'"}'
+    _first: ClassVar[dict[Role, bytes]] = dict.fromkeys(_ROLES, b"")
+    _next: ClassVar[dict[Role, bytes]] = _first
+    _after: ClassVar[dict[Role, bytes]] = _first

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 import zlib
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 import gevent
@@ -17,6 +16,7 @@ from agentload.client.deadlines import Deadlines
 from agentload.client.errors import RequestFailure
 from agentload.client.reader import ANCILLARY_BYTES, Reader
 from agentload.client.sse import SseError
+from agentload.client.stamps import Reads
 from agentload.clock import NS_PER_S, Clock
 
 READ_BYTES = 16_384
@@ -29,9 +29,9 @@ class _Decompressor(Protocol):
 
 
 class Exchange:
-    """Stamps of every read, and the pieces of the body each read completed.
+    """Stamps of every read, and how much of the body each read completed.
 
-    `reads[i]` is (user ns, raw kernel stamp or None, pieces after this read). Nothing is parsed
+    Nothing is parsed
     beyond the HTTP framing while the stream runs, except until the first token is seen.
     """
 
@@ -39,15 +39,15 @@ class Exchange:
         self, connection: Connection, reader: Reader, deadlines: Deadlines, clock: Clock
     ) -> None:
         self.connection = connection
-        self.reads: list[tuple[int, bytes | None, int]] = []
+        self.reads = Reads()
         self.late_reads: set[int] = set()
-        self.pieces: list[bytes] = []
+        self.body = bytearray()
         self.headers: list[tuple[str, str]] = []
         self.status = 0
         self.headers_read: int | None = None  # index of the read that completed the headers
         self.send_start_ns: int | None = None
         self.send_end_ns: int | None = None
-        self.end_ns: int | None = None  # end of the body, or the deadline
+        self.end_ns = 0  # end of the body, or the deadline; 0 before it is over
         self.error: RequestFailure | None = None
         self.first_token_ns: int | None = None
         self.clean_end = False
@@ -63,10 +63,9 @@ class Exchange:
         self._complete = False
         self._keep_alive = False
         self._left_over = False
-        self._body_bytes = 0
         self._decompressor: _Decompressor | None = None
         self._first_token = FirstTokenWatch()
-        self._seen_pieces = 0
+        self._looked_at = 0
         self._has_length = False
 
     # -- the caller's greenlet ------------------------------------------------------------
@@ -96,12 +95,12 @@ class Exchange:
         """Return when the body ended, cleanly or not: see `error` and `clean_end`."""
         self._wait_for(lambda: False)
 
-    def body(self) -> Iterator[bytes]:
-        """The whole body, waiting for its end; raises `RequestFailure` when it was cut."""
+    def whole_body(self) -> bytes:
+        """The body, waiting for its end; raises `RequestFailure` when it was cut."""
         self.wait_end()
         if self.error is not None:
             raise self.error
-        yield from self.pieces
+        return bytes(self.body)
 
     @property
     def reusable(self) -> bool:
@@ -144,7 +143,7 @@ class Exchange:
             self._on_broken(error, now_ns)
             return
         reads = self.reads
-        reads.append((now_ns, ancillary[0][2] if ancillary else None, len(self.pieces)))
+        reads.add(now_ns, ancillary[0][2] if ancillary else b"", len(self.body))
         if self._reader.late:
             self.late_reads.add(len(reads) - 1)
         if self._complete:
@@ -158,9 +157,9 @@ class Exchange:
     def _look_for_first_token(self, now_ns: int) -> None:
         if self.headers_read is None:
             return
-        seen, self._seen_pieces = self._seen_pieces, len(self.pieces)
+        start, self._looked_at = self._looked_at, len(self.body)
         try:
-            found = any([self._first_token.seen_in(piece) for piece in self.pieces[seen:]])
+            found = self._first_token.seen_in(self.body[start:])
         except SseError as error:
             self._fail("bad_event", str(error))
             return
@@ -179,7 +178,7 @@ class Exchange:
     def _on_broken(self, error: Exception, now_ns: int) -> None:
         if self._complete:  # bytes after the end of the answer
             self._left_over = True
-            self.reads.append((now_ns, None, len(self.pieces)))
+            self.reads.add(now_ns, b"", len(self.body))
             self._finish(now_ns)
         elif isinstance(error, ssl.SSLError):
             self._fail("tls_error", f"broken TLS record: {error.reason}")
@@ -209,7 +208,7 @@ class Exchange:
 
     def _due(self) -> tuple[int, str]:
         start_ns = self.send_start_ns or 0
-        last_ns = self.reads[-1][0] if self.reads else start_ns
+        last_ns = self.reads.at_ns[-1] if self.reads else start_ns
         return self._deadlines.next_due(start_ns, self.first_token_ns, last_ns)
 
     def _arm(self) -> None:
@@ -238,13 +237,13 @@ class Exchange:
             self._fail(error_class, "stopped by the client", due_ns)
         elif self._ended_by_done():
             self.clean_end = True
-            self._finish(self.reads[-1][0])
+            self._finish(self.reads.at_ns[-1])
         else:
             self._arm_for(due_ns)
 
     def _ended_by_done(self) -> bool:
-        tail = b"".join(self.pieces[-2:])[-20:]
-        idle_ns = self._now() - self.reads[-1][0] if self.reads else 0
+        tail = self.body[-20:]
+        idle_ns = self._now() - self.reads.at_ns[-1] if self.reads else 0
         return tail.rstrip().endswith(b"[DONE]") and idle_ns >= DONE_GRACE_S * NS_PER_S
 
     # -- what httptools calls -------------------------------------------------------------
@@ -276,10 +275,9 @@ class Exchange:
             return
         if self._decompressor is not None:
             body = self._decompressor.decompress(body)
-        self._body_bytes += len(body)
-        if self._body_bytes > MAX_BODY_BYTES:
+        self.body += body
+        if len(self.body) > MAX_BODY_BYTES:
             self._fail("bad_event", f"the body is longer than {MAX_BODY_BYTES} bytes")
-        self.pieces.append(body)
 
     def on_message_complete(self) -> None:
         if self.headers_read is not None:

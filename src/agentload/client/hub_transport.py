@@ -91,7 +91,7 @@ class _Body(httpx2.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from self._exchange.body()
+            yield self._exchange.whole_body()
         except RequestFailure as error:
             raise TransportFailure(error.error_class, str(error)) from None
 

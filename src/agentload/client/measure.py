@@ -9,21 +9,18 @@ from agentload.client.answer import AnswerFold, End
 from agentload.client.errors import RequestFailure
 from agentload.client.result import StreamResult
 from agentload.client.sse import SseDecoder, SseError, is_event_stream
-from agentload.client.stamps import Read, stamp_reads
-from agentload.clock import Clock
-
-SLICE_NS = 1_000_000  # parsing pauses after this much work
+from agentload.client.stamps import Reads, stamp_reads
 
 
 class Finished(Protocol):
     """What an exchange that is over has: see `Exchange`."""
 
-    reads: list[Read]
+    reads: Reads
     late_reads: set[int]
-    pieces: list[bytes]
+    body: bytearray
     headers: list[tuple[str, str]]
     headers_read: int | None
-    end_ns: int | None
+    end_ns: int
     error: RequestFailure | None
     clean_end: bool
 
@@ -32,13 +29,12 @@ def measure(
     exchange: Finished,
     result: StreamResult,
     offsets_ns: tuple[int, int],
-    clock: Clock,
     pause: Callable[[], None] | None = None,
 ) -> None:
     """Fill `result` from a finished exchange; its instants of sending are there already.
 
     `offsets_ns` are realtime minus monotonic, read before the request was sent and now. `pause`
-    is called after each millisecond of work.
+    is called after the events of each read.
     """
     reads = exchange.reads
     stamps = stamp_reads(reads, result.send_start_ns or 0, *offsets_ns)
@@ -49,16 +45,15 @@ def measure(
         result.headers_ns = stamps.at_ns[exchange.headers_read]
     fold = AnswerFold(result, exchange.late_reads)
     content_type = dict(exchange.headers).get("content-type", "")
-    start = b"".join(exchange.pieces[:16])[:64]
+    start = bytes(exchange.body[:64])
     if start and not is_event_stream(start, content_type):
         fold.error = ("not_a_stream", f"content-type {content_type!r}: {start.decode('latin-1')}")
     else:
-        _fold_events(exchange, stamps.at_ns, fold, clock, pause)
-    end_ns = clock.now_ns() if exchange.end_ns is None else exchange.end_ns
-    _close_account(exchange, fold, end_ns)
+        _fold_events(exchange, stamps.at_ns, fold, pause)
+    _close_account(exchange, fold)
 
 
-def _close_account(exchange: Finished, fold: AnswerFold, end_ns: int) -> None:
+def _close_account(exchange: Finished, fold: AnswerFold) -> None:
     result = fold.result
     failure = exchange.error
     end: End = "clean" if exchange.clean_end else "cut"
@@ -66,32 +61,25 @@ def _close_account(exchange: Finished, fold: AnswerFold, end_ns: int) -> None:
         end = "failed"
         result.error_class = failure.error_class
         result.error_text = str(failure)
-    fold.finish(end, end_ns)
+    fold.finish(end, exchange.end_ns)
     if end == "failed" and result.error_class == "aborted_by_user":
         result.status = "aborted"
 
 
 def _fold_events(
-    exchange: Finished,
-    at_ns: list[int],
-    fold: AnswerFold,
-    clock: Clock,
-    pause: Callable[[], None] | None,
+    exchange: Finished, at_ns: list[int], fold: AnswerFold, pause: Callable[[], None] | None
 ) -> None:
     decoder = SseDecoder()
-    pieces = exchange.pieces
-    taken = 0
-    last = 0
-    slice_end_ns = clock.now_ns() + SLICE_NS
+    body = exchange.body
+    start = last = 0
     try:
-        for last, (_, _, count) in enumerate(exchange.reads):
-            data = pieces[taken] if count == taken + 1 else b"".join(pieces[taken:count])
-            taken = count
+        for last, stop in enumerate(exchange.reads.body_ends):
+            data = body[start:stop]
+            start = stop
             for name, payload in decoder.feed(data):
                 fold.take(name, payload, at_ns[last], last)
-            if pause is not None and clock.now_ns() > slice_end_ns:
+            if pause is not None:
                 pause()
-                slice_end_ns = clock.now_ns() + SLICE_NS
     except SseError as error:
         fold.error = fold.error or ("bad_event", str(error))
         return

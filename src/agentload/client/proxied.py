@@ -8,6 +8,7 @@ import httpx2
 from agentload.client.answer import FirstTokenWatch
 from agentload.client.deadlines import Deadlines
 from agentload.client.errors import RequestFailure, of_exception
+from agentload.client.stamps import Reads
 from agentload.clock import NS_PER_S, Clock
 
 
@@ -17,22 +18,22 @@ class ProxiedExchange:
     def __init__(
         self, response: httpx2.Response, deadlines: Deadlines, start_ns: int, clock: Clock
     ) -> None:
-        self.reads: list[tuple[int, bytes | None, int]] = []
+        self.reads = Reads()
         self.late_reads: set[int] = set()
-        self.pieces: list[bytes] = []
+        self.body = bytearray()
         self.headers = [(name.lower(), value) for name, value in response.headers.items()]
         self.headers_read: int | None = None  # the library does not say when they came
         self.error: RequestFailure | None = None
         self.clean_end = False
+        self.end_ns = 0
         self._now = clock.now_ns
         self._first_token = FirstTokenWatch()
         self._first_token_ns: int | None = None
         self._deadlines = deadlines
         self._start_ns = start_ns
         self._follow(response)
-        self.end_ns: int | None = self.error_end_ns or self._now()
-
-    error_end_ns: int | None = None
+        if not self.end_ns:
+            self.end_ns = self._now()
 
     def _follow(self, response: httpx2.Response) -> None:
         pieces = response.iter_bytes()
@@ -44,7 +45,7 @@ class ProxiedExchange:
                 with gevent.Timeout(seconds, stop):
                     piece = next(pieces, None)
             except RequestFailure as error:
-                self.error, self.error_end_ns = error, due_ns
+                self.error, self.end_ns = error, due_ns
                 return
             except httpx2.HTTPError as error:
                 self.error = RequestFailure(of_exception(error), type(error).__name__)
@@ -55,13 +56,13 @@ class ProxiedExchange:
             self._take(piece)
 
     def _due(self) -> tuple[int, str]:
-        last_ns = self.reads[-1][0] if self.reads else self._start_ns
+        last_ns = self.reads.at_ns[-1] if self.reads else self._start_ns
         return self._deadlines.next_due(self._start_ns, self._first_token_ns, last_ns)
 
     def _take(self, piece: bytes) -> None:
         now_ns = self._now()
-        self.pieces.append(piece)
-        self.reads.append((now_ns, None, len(self.pieces)))
+        self.body += piece
+        self.reads.add(now_ns, b"", len(self.body))
         self.late_reads.add(len(self.reads) - 1)
         if self._first_token_ns is None and self._first_token.seen_in(piece):
             self._first_token_ns = now_ns

@@ -23,7 +23,7 @@ class SseDecoder:
         self._after_cr = False
         self._at_start = True
 
-    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+    def feed(self, data: bytes | bytearray) -> list[tuple[bytes, bytes]]:
         """Events completed by these bytes. Raises `SseError` for one event above 16 MiB."""
         if not data:
             return []
@@ -45,7 +45,7 @@ class SseDecoder:
         rest, self._pending = bytes(self._pending), bytearray()
         return self._events([rest]) if rest else []
 
-    def _with_lf(self, data: bytes) -> bytes:
+    def _with_lf(self, data: bytes | bytearray) -> bytes | bytearray:
         # A CR ends its line at once; an LF right after it, even in the next read, belongs to it.
         if self._after_cr and data[:1] == b"\n":
             data = data[1:]

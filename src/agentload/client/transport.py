@@ -13,11 +13,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Literal
 
-import gevent
 import httpx2
 import openai
 import orjson
-from gevent.lock import BoundedSemaphore
 
 from agentload.client import errors
 from agentload.client.body import PromptBody, dumps
@@ -27,6 +25,7 @@ from agentload.client.errors import RequestFailure
 from agentload.client.exchange import Exchange
 from agentload.client.hub_transport import CURRENT, Call, HubTransport, close, tls_context
 from agentload.client.measure import measure
+from agentload.client.parsing_turn import ParsingTurn
 from agentload.client.proxied import ProxiedExchange
 from agentload.client.reader import TICK_S, HubReader
 from agentload.client.result import StreamResult
@@ -36,9 +35,7 @@ from agentload.clock import NS_PER_S, MonotonicClock, realtime_offset_ns, wall_u
 
 NO_KEY = "none"  # the SDK wants some key; without one the header is left out
 _CLOCK = MonotonicClock()
-# One greenlet parses at a time: two hundred streams that end in the same step would otherwise
-# fill whole loop rounds with their slices.
-_PARSING = BoundedSemaphore(1)
+_PARSING = ParsingTurn(_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +161,7 @@ class Client:
                 exchange = self._follow(call, response, result)
             with _PARSING:
                 offsets_ns = (offset_ns, realtime_offset_ns())
-                measure(exchange, result, offsets_ns, _CLOCK, _give_way)
+                measure(exchange, result, offsets_ns, _PARSING.pause)
         except openai.APIError as error:
             self._failed(error, call, result)
         except BaseException:
@@ -258,8 +255,7 @@ class Client:
     def _failed(self, error: openai.APIError, call: Call, result: StreamResult) -> None:
         result.status = "error"
         exchange = call.exchange
-        ended_ns = exchange.end_ns if exchange is not None else None
-        result.end_ns = _CLOCK.now_ns() if ended_ns is None else ended_ns
+        result.end_ns = _CLOCK.now_ns() if exchange is None else exchange.end_ns or _CLOCK.now_ns()
         if isinstance(error, openai.APIStatusError):
             response = error.response
             now = datetime.fromtimestamp(wall_unix_s(), UTC)
@@ -280,15 +276,11 @@ class Client:
             result.chunk_ns.clear()
             result.merged.clear()
             result.merged_reads, result.flags, result.end_ns = 0, (), None
-            measure(exchange, result, (offset_ns, realtime_offset_ns()), _CLOCK)
+            measure(exchange, result, (offset_ns, realtime_offset_ns()))
         result.status = "aborted"
         result.error_class = "aborted_by_test_end"
         result.error_text = None
         result.end_ns = _CLOCK.now_ns() if result.end_ns is None else result.end_ns
-
-
-def _give_way() -> None:
-    gevent.sleep(0)
 
 
 def _copy_instants(exchange: Exchange | None, result: StreamResult) -> None:

@@ -2,21 +2,24 @@
 
 import struct
 
-from agentload.client.stamps import Stamps, stamp_reads
+from agentload.client.stamps import Reads, Stamps, stamp_reads
 
 OFFSET_NS = 1_700_000_000_000_000_000
 SEND_NS = 1_000_000_000
 
 
-def read(user_ns: int, kernel_ns: int | None) -> tuple[int, bytes | None, int]:
+def read(user_ns: int, kernel_ns: int | None) -> tuple[int, bytes]:
     if kernel_ns is None:
-        return user_ns, None, 0
+        return user_ns, b""
     real_ns = kernel_ns + OFFSET_NS
-    return user_ns, struct.pack("@qq", real_ns // 10**9, real_ns % 10**9), 0
+    return user_ns, struct.pack("@qq", real_ns // 10**9, real_ns % 10**9)
 
 
-def stamp(*reads: tuple[int, bytes | None, int], end_offset_ns: int = OFFSET_NS) -> Stamps:
-    return stamp_reads(reads, SEND_NS, OFFSET_NS, end_offset_ns)
+def stamp(*reads: tuple[int, bytes], end_offset_ns: int = OFFSET_NS) -> Stamps:
+    account = Reads()
+    for user_ns, raw in reads:
+        account.add(user_ns, raw, 0)
+    return stamp_reads(account, SEND_NS, OFFSET_NS, end_offset_ns)
 
 
 def test_kernel_stamps_are_moved_to_the_monotonic_clock() -> None:
