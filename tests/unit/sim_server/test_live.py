@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
 from agentload.clock import NS_PER_S, VirtualClock
 from agentload.sim.core import EngineConfig, Frontend, Node, Request, StepCost
 from agentload.sim.server.live import LiveEngine, Sink
+from agentload.sim.server.prefix import Path, PrefixTree
+from agentload.sim.server.tokens import BLOCK_BYTES, BYTES_PER_TOKEN
 
 STEP_S = 0.010
 COST = StepCost(STEP_S, 0, 0, 0, 0)
@@ -39,6 +42,11 @@ class Reader:
     finish_reason: str = "length"
     seen: list[int] = field(default_factory=list)
     refused: bool = False
+    path: Callable[[], Path] | None = None
+
+    def place(self) -> None:
+        if self.path is not None:
+            self.request.place(self.path())
 
     def deliver(self) -> None:
         self.seen.append(self.generated)
@@ -86,6 +94,14 @@ class Bench:
         self.timers.append(ManualTimer(call, self.clock))
         return self.timers[0]
 
+    def send_text(self, tree: PrefixTree, prompt: bytes) -> Reader:
+        self.serial += 1
+        tokens = len(prompt) // BYTES_PER_TOKEN
+        reader = Reader(Request(self.serial, [(Node(), tokens)], 2, self.live.now_s()))
+        reader.path = partial(tree.place, prompt, b"")
+        self.live.submit([reader], tokens, token_ids=False)
+        return reader
+
     def send(self, output: int) -> Reader:
         self.serial += 1
         reader = Reader(Request(self.serial, [(Node(), 50)], output, self.live.now_s()))
@@ -103,6 +119,21 @@ class Bench:
     def run(self) -> None:
         while self.timers[0].at_s is not None:
             self.wake()
+
+
+def test_a_prompt_that_comes_during_the_tokenizing_of_another_costs_it_nothing() -> None:
+    """The second cuts the first's blocks where they part; both keep all they have computed."""
+    bench = Bench()
+    tree = PrefixTree(bench.live.split_node, 1000)
+    shared = bytes(range(64)) * BLOCK_BYTES
+    first, second = shared + b"a" * 64 * BYTES_PER_TOKEN, shared + b"b" * 64 * BYTES_PER_TOKEN
+    bench.send_text(tree, first)
+    bench.send_text(tree, second)
+    bench.run()
+    for prompt in (first, second):
+        again = bench.send_text(tree, prompt + b"c" * 16 * BYTES_PER_TOKEN)
+        bench.run()
+        assert again.request.cached_tokens == len(prompt) // BYTES_PER_TOKEN
 
 
 def test_each_step_is_delivered_when_it_ends() -> None:

@@ -67,18 +67,10 @@ class Request:
         output_tokens: int,
         arrival_s: float,
     ) -> None:
-        if not path:
-            raise ValueError(f"request {request_id}: the path is empty")
         if output_tokens < 1:
             raise ValueError(f"request {request_id}: output_tokens={output_tokens} must be >= 1")
-        if any(tokens < 0 for _, tokens in path):
-            raise ValueError(f"request {request_id}: a path entry has a negative token count")
         self.request_id = request_id
-        self.nodes: list[Node] = [node for node, _ in path]
-        self.capacities: list[int] = [tokens for _, tokens in path]
-        self.prompt_tokens = sum(self.capacities)
-        if self.prompt_tokens < 1:
-            raise ValueError(f"request {request_id}: the prompt is empty")
+        self.place(path)
         self.output_tokens = output_tokens
         self.arrival_s = arrival_s
         self.scheduled_s: float | None = None
@@ -101,6 +93,21 @@ class Request:
         self.epoch = 0
         self.fresh = False  # the last token came from a prefill chunk, not from a decode step
         self.writes: list[Node] = []  # nodes that generated blocks may go to
+
+    def place(self, path: Sequence[tuple["Node", int]]) -> None:
+        """Take this path, from the constructor or, until the request is added, again.
+
+        Prompts that come meanwhile may cut nodes of a path that no engine follows yet.
+        """
+        if not path:
+            raise ValueError(f"request {self.request_id}: the path is empty")
+        if any(tokens < 0 for _, tokens in path):
+            raise ValueError(f"request {self.request_id}: a path entry has a negative token count")
+        self.nodes: list[Node] = [node for node, _ in path]
+        self.capacities: list[int] = [tokens for _, tokens in path]
+        self.prompt_tokens = sum(self.capacities)
+        if self.prompt_tokens < 1:
+            raise ValueError(f"request {self.request_id}: the prompt is empty")
 
     @property
     def generated(self) -> int:

@@ -10,6 +10,7 @@ from agentload.sim.core.request import Request
 from agentload.sim.server import bodies, errors, tokens, wire
 from agentload.sim.server.answer import Answer
 from agentload.sim.server.chunks import ChunkWriter
+from agentload.sim.server.prefix import Path
 from agentload.sim.server.response import EVENT_STREAM, Headers, Response
 from agentload.sim.server.wire import Delivery, Identity, Usage
 
@@ -27,7 +28,7 @@ class Choice:
 
     def __init__(
         self, exchange: Exchange, index: int, request: Request, prompt: bytes, answer: Answer,
-        limit: int,
+        limit: int, path: Callable[[], Path],
     ) -> None:  # fmt: skip
         self.exchange = exchange
         self.index = index
@@ -35,6 +36,7 @@ class Choice:
         self.prompt = prompt
         self.answer = answer
         self.limit = limit
+        self._path = path
         self.ready_s = request.arrival_s
         self.generated = 0
         self.last_token_s = 0.0
@@ -50,6 +52,9 @@ class Choice:
     @property
     def done(self) -> bool:
         return self.generated >= self.request.output_tokens
+
+    def place(self) -> None:
+        self.request.place(self._path())
 
     def deliver(self) -> None:
         low, exchange = self.sent, self.exchange

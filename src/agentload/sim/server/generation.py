@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from agentload.clock import wall_unix_s
@@ -105,9 +106,10 @@ class Generator:
         arrival_s = self._live.simulated_s(call.received_ns)
         for index, (prompt, planned, limit) in enumerate(plans):
             self._serial += 1
-            path = self._path(prompt.words, planned.words, body.cache_salt)
-            request = Request(self._serial, path, planned.tokens, arrival_s)
-            choice = Choice(exchange, index, request, prompt.words, planned, limit)
+            unplaced = [(Node(), tokens.count(prompt.words))]
+            request = Request(self._serial, unplaced, planned.tokens, arrival_s)
+            path = partial(self._path, prompt.words, planned.words, body.cache_salt)
+            choice = Choice(exchange, index, request, prompt.words, planned, limit, path)
             exchange.choices.append(choice)
         factor = _tokenizer_factor(faults)
         for first in range(0, len(plans), body.n):

@@ -34,6 +34,9 @@ class Sink(Protocol):
     @property
     def finish_reason(self) -> str: ...
 
+    def place(self) -> None:
+        """Give the request its path, now that it comes to the engine."""
+
     def deliver(self) -> None:
         """Send what `generated` has grown by, in one chunk."""
 
@@ -195,6 +198,7 @@ class LiveEngine:
             del self._sinks[sink.request.request_id]
             sink.refuse()
             return
+        sink.place()  # not at the arrival: a prompt that came since may have cut the path's nodes
         self.engine.add(sink.request, max(at_s, self.engine.now_s))
 
     def _step(self, at_s: float) -> None:
