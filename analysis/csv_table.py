@@ -135,8 +135,10 @@ def read_table(
     data: dict[str, object] = {"file_row": _joined(line_parts, np.dtype("int64"))}
     for column in columns:
         name = column.name
-        data[name] = texts[name].categorical() if name in texts else _joined(number_parts[name])
-    return pd.DataFrame(data)
+        # Parts are given up as soon as they are joined: both at once would double the memory.
+        in_text = name in texts
+        data[name] = texts.pop(name).categorical() if in_text else _joined(number_parts.pop(name))
+    return pd.DataFrame(data, copy=False)
 
 
 def _joined(parts: list[np.ndarray], dtype: np.dtype = FLOATS) -> np.ndarray:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from agentload.turn_metrics import comfortable_samples, min_samples
 from analysis.gap_histogram import GapHistogram
@@ -85,3 +86,9 @@ def mean_of(values: np.ndarray) -> float | None:
     """Mean of the measured values; None without any."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
+
+
+def ratio_of_sums(turns: pd.DataFrame, part: str, whole: str) -> float | None:
+    """Sum / sum over the turns in which both were measured; None when there are none."""
+    both = (turns[part].notna() & turns[whole].notna()).to_numpy()
+    return ratio(float(turns[part][both].sum()), float(turns[whole][both].sum()))

@@ -107,33 +107,43 @@ def read_gaps(
     result = GapPass(TurnGaps.empty(len(turns.group)))
     if path is None:
         return result
-    place_of = _place_of(turns)
+    places = _Places(turns)
     kept: list[Stalls] = []
     blocks = read_blocks(
         path, COLUMNS, log, ReadReport(), finished=finished, block_rows=BLOCK_TURNS
     )
     for block in blocks:
-        batch = _batch(path.name, block, place_of, turns, log, result)
+        batch = _batch(path.name, block, places, turns, log, result)
         _count(batch, turns.group, result)
         kept.append(_turn_figures(batch, rule, result.per_turn))
     _keep_longest(kept, result)
     return result
 
 
-def _place_of(turns: TurnKeys) -> pd.Series:
-    counted = np.flatnonzero(turns.group >= 0)
-    ids = turns.request_id.astype(object).iloc[counted]
-    return pd.Series(counted, index=pd.Index(ids, dtype=object)).groupby(level=0).last()
+class _Places:
+    """Finds the counted turn of a request id; -1 for one that is not counted or not known."""
+
+    def __init__(self, turns: TurnKeys) -> None:
+        ids = turns.request_id.cat
+        self._known = ids.categories
+        self._turn_of = np.full(len(self._known) + 1, -1, dtype=np.int64)
+        counted = np.flatnonzero(turns.group >= 0)
+        self._turn_of[ids.codes.to_numpy()[counted]] = counted
+
+    def find(self, request_ids: list[str]) -> np.ndarray:
+        """Positions in the turns, in the order asked for."""
+        found: np.ndarray = self._turn_of[self._known.get_indexer(pd.Index(request_ids))]
+        return found
 
 
 def _batch(
-    file: str, block: Block, place_of: pd.Series, turns: TurnKeys, log: FaultLog, result: GapPass
+    file: str, block: Block, places: _Places, turns: TurnKeys, log: FaultLog, result: GapPass
 ) -> _Batch:
     bad: set[int] = set()
     check_text(block.cells["request_id"], COLUMNS[0], file, block.lines, log, bad)
     first = numbers(block.cells["first_chunk_s"], COLUMNS[1], file, block.lines, log, bad)
     rows = parsed_rows(file, block, log, bad)
-    place = place_of.reindex(block.cells["request_id"], fill_value=-1).to_numpy()
+    place = places.find(block.cells["request_id"])
     good = np.ones(len(place), dtype=bool)
     good[list(bad)] = False
     result.unknown_rows += int(((place < 0) & good).sum())

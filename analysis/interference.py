@@ -138,21 +138,28 @@ def _explained(
     """Largest offenders first: what they cover is not given to smaller ones again."""
     found: list[SizeShare] = []
     covered_by_larger = 0.0
+    tokens = prefills["uncached_tokens"].to_numpy()
     for low, high in reversed(list(pairwise(SIZE_EDGES))):
-        tokens = prefills["uncached_tokens"].to_numpy()
-        covered = _covered_s(stalls.start_s, stalls, replica, prefills[tokens >= low])
+        covered = _covered_s(stalls.start_s, stalls, replica, _coverages(prefills[tokens >= low]))
         count = int(((tokens >= low) & (tokens < high)).sum())
         found.append(SizeShare(low, high, count, covered - covered_by_larger))
         covered_by_larger = covered
     return tuple(reversed(found)), covered_by_larger
 
 
+def _coverages(prefills: pd.DataFrame) -> dict[str, Coverage]:
+    """By replica."""
+    return {
+        str(name): Coverage(mine["start_s"].to_numpy(), mine["end_s"].to_numpy())
+        for name, mine in prefills.groupby("replica")
+    }
+
+
 def _covered_s(
-    starts_s: np.ndarray, stalls: Stalls, replica: np.ndarray, prefills: pd.DataFrame
+    starts_s: np.ndarray, stalls: Stalls, replica: np.ndarray, coverages: dict[str, Coverage]
 ) -> float:
     total = 0.0
-    for name, mine in prefills.groupby("replica"):
-        coverage = Coverage(mine["start_s"].to_numpy(), mine["end_s"].to_numpy())
+    for name, coverage in coverages.items():
         on = replica == name
         from_s = starts_s[on]
         total += float(coverage.between(from_s, from_s + stalls.length_s[on]).sum())
@@ -167,8 +174,9 @@ def _chance(
     if total <= 0 or span <= 0:
         return None
     rng = np.random.default_rng(0)
+    coverages = _coverages(prefills)
     shares = [
-        _covered_s(from_s + (stalls.start_s - from_s + shift) % span, stalls, replica, prefills)
+        _covered_s(from_s + (stalls.start_s - from_s + shift) % span, stalls, replica, coverages)
         for shift in rng.uniform(0, span, CHANCE_SHIFTS)
     ]
     return np.array(shares) / total

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.distribution import Distribution, distribution, gap_distribution, mean_of, ratio
+from analysis.distribution import (
+    Distribution,
+    distribution,
+    gap_distribution,
+    mean_of,
+    ratio,
+    ratio_of_sums,
+)
 from analysis.gap_histogram import GapHistogram
 from analysis.measured import CLASSES, Measured
 
@@ -175,7 +182,7 @@ def _figures(name: str, arm: Arm, turns: pd.DataFrame, members: list[str]) -> Cl
         **_gap_figures(arm, good, members),
         lag_s=distribution(mine["lag_s"].to_numpy()),
         cache_hit=_cache_hit(arm, good, name),
-        eligible_hit=shared_ratio(good, "cached_tokens", "eligible_tokens"),
+        eligible_hit=ratio_of_sums(good, "cached_tokens", "eligible_tokens"),
         queue_s=distribution(good["server_queue_s"].to_numpy()),
         prefill_s=distribution(good["server_prefill_s"].to_numpy()),
         frontend_s=distribution(good["frontend_s"].to_numpy()),
@@ -192,15 +199,9 @@ def errors_by_class(turns: pd.DataFrame) -> dict[str, int]:
     return {str(name): int(count) for name, count in counts.items()}
 
 
-def shared_ratio(turns: pd.DataFrame, part: str, whole: str) -> float | None:
-    """Sum / sum over the turns in which both were measured; None when there are none."""
-    both = (turns[part].notna() & turns[whole].notna()).to_numpy()
-    return ratio(float(turns[part][both].sum()), float(turns[whole][both].sum()))
-
-
 def _cache_hit(arm: Arm, good: pd.DataFrame, name: str) -> Sourced:
     """Cached share of prompt tokens: per turn where usage says, for all turns from `/metrics`."""
-    from_usage = shared_ratio(good, "cached_tokens", "prompt_tokens")
+    from_usage = ratio_of_sums(good, "cached_tokens", "prompt_tokens")
     if from_usage is not None:
         return Sourced(from_usage, "usage")
     rates = [run.scrape.hit_rate() for run in arm.runs] if name == ALL else []

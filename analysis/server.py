@@ -30,18 +30,12 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "waiting": ("vllm:num_requests_waiting",),
     "preemptions": ("vllm:num_preemptions",),
     "finished": ("vllm:request_success",),
-    "rejections": ("vllm:admission_rejections",),
-    "prompt_tokens": ("vllm:prompt_tokens",),
     "generation_tokens": ("vllm:generation_tokens",),
     "ttft": ("vllm:time_to_first_token_seconds",),
     "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-    "e2e": ("vllm:e2e_request_latency_seconds",),
     "queue_time": ("vllm:request_queue_time_seconds",),
     "prefill_time": ("vllm:request_prefill_time_seconds",),
-    "decode_time": ("vllm:request_decode_time_seconds",),
     "cache_config": ("vllm:cache_config_info",),
-    "gpu_utilisation": ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
-    "gpu_memory_used_mib": ("DCGM_FI_DEV_FB_USED",),
     "process_start": ("process_start_time_seconds",),
 }
 _SUFFIXES = ("", "_total", "_bucket", "_sum", "_count")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.distribution import mean_of, ratio
+from analysis.distribution import mean_of, ratio, ratio_of_sums
 from analysis.server import Scrape
 
 PARTS = ("send_s", "frontend_s", "server_queue_s", "server_prefill_s")
@@ -139,7 +139,7 @@ def by_hit_ratio(good: pd.DataFrame) -> list[HitRatioBin]:
             high,
             len(part),
             float(part["ttft_s"].mean()),
-            _share_of_sums(part, "frontend_s", "ttft_s"),
+            ratio_of_sums(part, "frontend_s", "ttft_s"),
         )
         for low, high, part in _binned(good, ratios, HIT_RATIO_EDGES)
     ]
@@ -162,7 +162,7 @@ def by_idle_time(good: pd.DataFrame) -> list[IdleBin]:
 def prefill_s_per_token(good: pd.DataFrame) -> float | None:
     """Seconds of prefill per uncached token, over turns that computed enough of them."""
     big = good[(good["uncached_tokens"] >= MIN_PREFILL_TOKENS).to_numpy()]
-    return _share_of_sums(big, "server_prefill_s", "uncached_tokens")
+    return ratio_of_sums(big, "server_prefill_s", "uncached_tokens")
 
 
 def frontend_line(good: pd.DataFrame) -> Line | None:
@@ -173,11 +173,6 @@ def frontend_line(good: pd.DataFrame) -> Line | None:
         return None
     slope, intercept = np.polyfit(tokens, known["frontend_s"].to_numpy(), 1)
     return Line(float(intercept), float(slope), len(known))
-
-
-def _share_of_sums(turns: pd.DataFrame, part: str, whole: str) -> float | None:
-    both = (turns[part].notna() & turns[whole].notna()).to_numpy()
-    return ratio(float(turns[part][both].sum()), float(turns[whole][both].sum()))
 
 
 def _binned(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +82,3 @@ def degradation(events: Iterable[WorkerState], target_users: int, run_s: float) 
     if since is not None:
         intervals.append((since, run_s))
     return Degradation(tuple(intervals), fewest)
-
-
-def per_bin(
-    times_s: np.ndarray, values: np.ndarray, edges_s: Sequence[float] | np.ndarray, q: float
-) -> np.ndarray:
-    """Percentile of `values` in each time bin; NaN in an empty one. For charts only."""
-    place = np.digitize(times_s, edges_s) - 1
-    grouped = pd.Series(values).groupby(place).quantile(q)
-    out = np.full(len(edges_s) - 1, np.nan)
-    for index, value in grouped.items():
-        if isinstance(index, int) and 0 <= index < len(out):
-            out[index] = value
-    return out
