@@ -67,9 +67,11 @@ class Manifest:
     stages: list[dict[str, Any]]
     wall_start_unix_s: float
     settings_sources: dict[str, str]
-    chars_per_token: float | None
+    chars_per_token: float | None  # of the scenario's mix of text
     run_salt: str  # stands in every prompt; another one finds nothing of this run in a cache
     corpus_fingerprint: str  # of the texts that sessions are made of
+    trace_fingerprint: str | None = None  # of the session file that is replayed
+    chars_per_token_by_kind: dict[str, float] | None = None  # None = not measured
     planned_s: float | None = None  # None = until stopped
     ended_s: float | None = None
     ended_by: str | None = None

@@ -34,10 +34,11 @@ def load(path: Path, overrides: Mapping[str, object] = MappingProxyType({})) -> 
     key given twice, unknown keys, values out of range.
     """
     document = read_document(path)
+    _place_trace(document, path.parent)
     for key, value in overrides.items():
         _put(document, key, value)
+    _place_trace(document, Path())
     faults = document.faults
-    _place_trace(document, path)
     try:
         scenario = Scenario.model_validate(document.content)
     except ValidationError as error:
@@ -69,11 +70,14 @@ def _put(document: Document, key: str, value: object) -> None:
         document.faults.append(Fault(key, _shown(value), "an override needs a mapping to stand in"))
 
 
-def _place_trace(document: Document, path: Path) -> None:
-    """The file of a trace stands relative to the scenario file."""
+def _place_trace(document: Document, folder: Path) -> None:
+    """The file of a trace stands relative to the scenario file, in an override to where we are.
+
+    It is made absolute, so that it is the same in every process of a run.
+    """
     trace = document.content.get("trace")
     if isinstance(trace, dict) and isinstance(trace.get("file"), str) and trace["file"]:
-        trace["file"] = str(path.parent / trace["file"])
+        trace["file"] = str((folder / trace["file"]).absolute())
 
 
 def _fault(detail: ErrorDetails, document: Document) -> Fault:

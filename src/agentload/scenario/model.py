@@ -257,6 +257,12 @@ class Scenario(Strict):
                 f" window.end_share lets a prompt have {most:,.0f}"
             )
 
+    @property
+    def sessions_arrive(self) -> bool:
+        """Whether sessions start by themselves: by a rate, or at the instants of a trace."""
+        absolute = self.trace is not None and self.trace.replay == "absolute"
+        return absolute or self.arrivals.population == "open"
+
     def resolved(self) -> dict[str, Any]:
         """Every setting with its value, defaults included, as JSON holds it."""
         return self.model_dump(mode="json")

@@ -67,8 +67,11 @@ class Conversation:
         return self._after(due, result)
 
     def postpone(self, start_ns: int) -> None:
-        """Send what is due at this instant instead, if that is later."""
-        if self.due is not None:
+        """Send what is due at this instant instead, if that is later.
+
+        A turn with an instant of its own keeps it: what it is late by is its lag.
+        """
+        if self.due is not None and self.due.turn.at_s is None:
             self.due.at_ns = max(self.due.at_ns, start_ns)
 
     def _attempt(self, due: Due) -> StreamResult:
@@ -139,5 +142,9 @@ class Conversation:
     def _next(self, from_ns: int) -> None:
         turn = self.session.next_turn()
         self.due = None
-        if turn is not None:
+        if turn is None:
+            return
+        if turn.at_s is None:
             self.due = Due(turn, from_ns + round(turn.wait_s * NS_PER_S))
+        else:
+            self.due = Due(turn, self._run.stage_instant_ns(turn.at_s))

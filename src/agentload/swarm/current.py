@@ -16,7 +16,7 @@ def load_run() -> LoadRun | None:
 
 
 def arrivals() -> ArrivingSessions | None:
-    """Where users find their next session in an open population; None in a closed one."""
+    """Where users find sessions that start by themselves; None where users begin them."""
     return _arrivals
 
 
@@ -24,7 +24,7 @@ def begin(run: LoadRun) -> None:
     """Users that start from now on belong to this run."""
     global _run, _arrivals  # noqa: PLW0603
     _run = run
-    _arrivals = ArrivingSessions(run) if run.scenario.arrivals.population == "open" else None
+    _arrivals = ArrivingSessions(run) if run.scenario.sessions_arrive else None
 
 
 def end() -> None:

@@ -11,12 +11,10 @@ from agentload.client.preflight import PreflightError, check_target, count_token
 from agentload.client.transport import Client
 from agentload.recording.metrics_page import PageError, info_labels
 from agentload.swarm.plan import InputError, Wishes
-from agentload.workload.basis import calibration_sample
+from agentload.workload.calibration import calibrate
 from agentload.workload.content import Corpus
 from agentload.workload.window import misfit
 
-CALIBRATION_CHARS = 40_000
-CHARS_PER_WINDOW_TOKEN = 1.5  # of a small context window: at 3 characters a token half of it
 CACHE_CONFIG = "vllm:cache_config_info"
 SIMULATOR_CONFIG = "agentload_sim_info"
 
@@ -27,14 +25,15 @@ class Found:
 
     model: str
     corpus_fingerprint: str
+    trace_fingerprint: str | None
     max_model_len: int | None
-    chars_per_token: float
+    chars_per_token: float | dict[str, float]  # as given, or measured by kind of content
     target: dict[str, Any]
     server_settings: dict[str, Any]
     warnings: tuple[str, ...]
 
 
-def examine(wishes: Wishes, corpus: Corpus) -> Found:
+def examine(wishes: Wishes, corpus: Corpus, trace_fingerprint: str | None) -> Found:
     """Reach the target, find the model, measure its tokens; raises InputError with the mend.
 
     Nothing but these few requests is sent before it is known that the scenario fits the target.
@@ -45,7 +44,7 @@ def examine(wishes: Wishes, corpus: Corpus) -> Found:
         fault = misfit(wishes.scenario, target.max_model_len)
         if fault is not None:
             raise InputError(fault)
-        ratio = _chars_per_token(client, wishes, corpus, target.model, target.max_model_len)
+        ratios = _chars_per_token(client, wishes, corpus, target.model, target.max_model_len)
         described, server_settings = _described(client)
     except PreflightError as error:
         raise InputError(str(error)) from None
@@ -55,8 +54,9 @@ def examine(wishes: Wishes, corpus: Corpus) -> Found:
     return Found(
         model=target.model,
         corpus_fingerprint=corpus.fingerprint,
+        trace_fingerprint=trace_fingerprint,
         max_model_len=target.max_model_len,
-        chars_per_token=ratio,
+        chars_per_token=ratios,
         target=described,
         server_settings=server_settings,
         warnings=target.warnings,
@@ -65,22 +65,23 @@ def examine(wishes: Wishes, corpus: Corpus) -> Found:
 
 def _chars_per_token(
     client: Client, wishes: Wishes, corpus: Corpus, model: str, max_model_len: int | None
-) -> float:
-    """As the scenario says, or measured on its kind of text by the server's own count."""
+) -> float | dict[str, float]:
+    """As the scenario says, or measured on its kinds of text by the server's own count."""
     wished = wishes.scenario.chars_per_token
     if wished != "calibrate":
         return wished
-    chars = CALIBRATION_CHARS
-    if max_model_len is not None:
-        chars = min(chars, max(200, round(max_model_len * CHARS_PER_WINDOW_TOKEN)))
-    messages, sent_chars = calibration_sample(wishes.scenario, corpus, chars)
-    counted = count_tokens(client, model, [bytes(p) for m in messages for p in m.pieces])
-    if counted is None or counted.tokens <= 0:
+
+    def count(pieces: list[bytes]) -> int | None:
+        counted = count_tokens(client, model, pieces)
+        return None if counted is None else counted.tokens
+
+    measured = calibrate(wishes.scenario, corpus, max_model_len, count)
+    if measured is None:
         raise InputError(
             f"{wishes.settings.base_url} counts no tokens, neither by /tokenize nor in usage; "
             "to mend: set chars_per_token in the scenario to a number (3.9 to 4.2 is common)"
         )
-    return sent_chars / counted.tokens
+    return measured
 
 
 def _described(client: Client) -> tuple[dict[str, Any], dict[str, Any]]:

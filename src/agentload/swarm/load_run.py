@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gevent.event import Event
 
-from agentload.client.body import PromptBody, TextBody
+from agentload.client.body import PlainTextBody, PromptBody, TextBody
 from agentload.client.deadlines import Deadlines
 from agentload.client.result import StreamResult
 from agentload.client.settings import TargetSettings
@@ -20,11 +20,13 @@ from agentload.recording.recorder import Recorder
 from agentload.recording.turn_rows import TurnContext, turn_rows
 from agentload.recording.verdict import BUSY_CPU
 from agentload.scenario.model import Scenario
-from agentload.swarm.numbering import Seats, rank_of
+from agentload.swarm.numbering import SESSION_STRIDE, Seats, rank_of
 from agentload.swarm.spec import RunSpec
 from agentload.turn_metrics import StallRule, usable_gaps_s
+from agentload.workload.arrival import Start, open_starts
 from agentload.workload.content import Corpus
 from agentload.workload.session import Session
+from agentload.workload.traces.replay import Replay, session_source
 from agentload.workload.turn import Turn
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ class LoadRun:
         client_id: str,
         clock_offset_ns: Callable[[], int],
         deadlines: Deadlines,
+        replay: Replay | None = None,
     ) -> None:
         rank = rank_of(client_id, spec.ranks)
         self.spec = spec
@@ -76,7 +79,9 @@ class LoadRun:
         self.recorder = recorder
         self.clock = clock
         self.worker_id = f"w{rank}"
-        self.seats = Seats(rank, len(spec.ranks))
+        # Users take the sessions of a trace in its order: their strides have to leave out none.
+        stride = SESSION_STRIDE if replay is None else max(step.users for step in spec.steps)
+        self.seats = Seats(rank, len(spec.ranks), stride)
         self.counters = Counters()
         self.lag = LoopLag()
         self.gate = Event()
@@ -84,6 +89,8 @@ class LoadRun:
         self.in_flight = 0
         self.deadlines = deadlines
         self._text = (corpus, spec.chars_per_token, spec.max_model_len)
+        self._replay = replay
+        self._make = session_source(self.scenario, *self._text, spec.run_salt, replay)
         self._clock_offset_ns = clock_offset_ns
         self._stages_from_s: float | None = None
         self._stall_rule = StallRule(self.scenario.stalls.times_median, self.scenario.stalls.min_s)
@@ -139,15 +146,23 @@ class LoadRun:
 
     def session_at(self, index: int) -> Session:
         """The session with this index in the run."""
-        return Session(self.scenario, index, *self._text, run_salt=self.spec.run_salt)
+        return self._make(index)
+
+    def starts(self) -> Iterator[Start]:
+        """When sessions start by themselves, since the stages began."""
+        if self.scenario.arrivals.population == "open" or self._replay is None:
+            return open_starts(self.scenario)
+        return self._replay.starts(self.scenario.pace)
 
     def one_shot(self, number: int) -> Session:
         """The session of one turn that interferes."""
         return Session.one_shot(self.scenario, number, *self._text, run_salt=self.spec.run_salt)
 
     def new_body(self) -> PromptBody:
-        body_type = TextBody if self.scenario.wire == "completions" else PromptBody
-        return body_type(self._fixed_params())
+        if self.scenario.wire == "chat":
+            return PromptBody(self._fixed_params())
+        cut_inside = self.scenario.content.cut == "inside_word"
+        return (PlainTextBody if cut_inside else TextBody)(self._fixed_params())
 
     def _fixed_params(self) -> dict[str, Any]:
         request = self.scenario.request

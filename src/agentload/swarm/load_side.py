@@ -21,6 +21,8 @@ from agentload.swarm.target import deadlines_of, target_settings
 from agentload.swarm.texts import Texts
 from agentload.swarm.user import report_request
 from agentload.workload.basis import basis
+from agentload.workload.traces.record import TraceError
+from agentload.workload.traces.replay import Replay
 from agentload.workload.turn import Turn
 
 logger = logging.getLogger(__name__)
@@ -60,12 +62,14 @@ class LoadSide:
                 "its Python library differs from the master's, so its sessions would have other "
                 "text: use the same interpreter everywhere"
             )
+        replay = self._replay(spec)
         options = self._environment.parsed_options
         settings, sources = target_settings(options, spec.base_url, env)
         deadlines = deadlines_of(spec.scenario(), settings, sources)
         run = LoadRun(
-            spec, settings, corpus, recorder, self._clock, client_id, clock_offset_ns, deadlines
-        )
+            spec, settings, corpus, recorder, self._clock, client_id, clock_offset_ns, deadlines,
+            replay,
+        )  # fmt: skip
         gevent.get_hub().threadpool.apply(
             basis,
             (run.scenario, corpus, spec.chars_per_token, spec.max_model_len, spec.run_salt),
@@ -79,6 +83,21 @@ class LoadSide:
         self._interference = InterferingPrompts(run, self._report)
         current.begin(run)
         return run
+
+    def _replay(self, spec: RunSpec) -> Replay | None:
+        """The trace of the run as it is on this machine, which must be the owner's."""
+        try:
+            replay = self._texts.replay(spec.scenario())
+        except TraceError as error:
+            raise TextsDifferError(
+                f"{error}; the session file has to be at this path for every worker"
+            ) from None
+        if replay is not None and replay.fingerprint != spec.trace_fingerprint:
+            raise TextsDifferError(
+                "its session file (trace.file) differs from the master's: copy the same file to"
+                " every worker"
+            )
+        return replay
 
     def stopping(self) -> None:
         """The run is about to stop: nobody waits for the end of the warm-up any more."""

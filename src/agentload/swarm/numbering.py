@@ -37,11 +37,12 @@ class Seats:
     """Numbers the users of one worker. A seat that became free is taken again, lowest first.
 
     `rank` of `workers` is this worker's place in `dispatch_ranks`; a rank beyond them is a worker
-    that joined late.
+    that joined late. `stride` lies between two sessions of a user; it is no less than the users.
     """
 
     rank: int
     workers: int
+    stride: int = SESSION_STRIDE
     _next: int = 0
     _free: list[int] = field(default_factory=list)
     _sessions: dict[int, int] = field(default_factory=dict)
@@ -66,4 +67,4 @@ class Seats:
         """The index of this user's next session; no other user of the run ever takes it."""
         nth = self._sessions.get(user, 0)
         self._sessions[user] = nth + 1
-        return user + nth * SESSION_STRIDE
+        return user + nth * self.stride

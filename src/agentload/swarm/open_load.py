@@ -13,14 +13,14 @@ from agentload.client.transport import Client
 from agentload.clock import NS_PER_S
 from agentload.swarm.conversation import Conversation, Report
 from agentload.swarm.load_run import LoadRun
-from agentload.workload.arrival import Start, interference_starts, open_starts
+from agentload.workload.arrival import Start, interference_starts
 from agentload.workload.session import Session
 
 LOOK_EVERY_S = 0.5
 
 
 class ArrivingSessions:
-    """Hands the session starts of an open population to whichever user of this process is free.
+    """Hands sessions that start by themselves to whichever user of this process is free.
 
     A start that finds no free user waits, and its lateness is in the lag of the session's first
     turn; one that is still waiting at the end is counted as dropped.
@@ -29,7 +29,7 @@ class ArrivingSessions:
     def __init__(self, run: LoadRun) -> None:
         self._run = run
         self._due: Any = Queue()
-        self._feeder = gevent.spawn(_at_their_time, run, open_starts(run.scenario), self._due.put)
+        self._feeder = gevent.spawn(_at_their_time, run, run.starts(), self._due.put)
 
     def take(self, stopping: Callable[[], bool]) -> tuple[Session, int] | None:
         """The next session with the instant it was due; None when the run stops."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agentload.scenario import parse_override
+
 DEFAULT_STOP_TIMEOUT_S = 120  # one long answer: 8,192 tokens at 70 tokens/s
 
 
@@ -20,6 +22,14 @@ def add_options(parser: Any) -> None:
     add("--model", default="", help="model name; default: OPENAI_MODEL, else the only one served")
     add("--arm", default="run", help="name of the server configuration that is measured")
     hidden = {"include_in_web_ui": False}
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="replace a key of the scenario, such as stop.after_turns=200; may be given again",
+        **hidden,
+    )
     add("--context-scale", type=float, help="instead of the scenario's context_scale", **hidden)
     add("--seed", type=int, help="instead of the scenario's seed", **hidden)
     add("--settings", metavar="FILE", help="settings.json or config.toml of the target", **hidden)
@@ -48,9 +58,13 @@ def target_flags(options: Any, host: str | None) -> dict[str, str | None]:
 
 
 def scenario_overrides(options: Any) -> dict[str, object]:
-    """Keys of the scenario that the command line replaces."""
+    """Keys of the scenario that the command line replaces; ValueError names what is no override.
+
+    `--context-scale` and `--seed` go before `--set`.
+    """
     given = {"context_scale": options.context_scale, "seed": options.seed}
-    return {key: value for key, value in given.items() if value is not None}
+    named = {key: value for key, value in given.items() if value is not None}
+    return {**dict(map(parse_override, options.set)), **named}
 
 
 def metrics_pages(options: Any) -> tuple[str, ...] | None:

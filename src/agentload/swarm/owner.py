@@ -35,6 +35,7 @@ from agentload.swarm.scraper import Scraper
 from agentload.swarm.spec import RunSpec
 from agentload.swarm.stages import Step
 from agentload.swarm.watch import WorkerWatch
+from agentload.workload.calibration import mixed
 from agentload.workload.stopping import stop_reason
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class OwnedRun:
             run_id=self.manifest.run_id,
             run_salt=self.manifest.run_salt,
             corpus_fingerprint=found.corpus_fingerprint,
+            trace_fingerprint=found.trace_fingerprint,
             scenario_json=wishes.scenario.model_dump_json(),
             steps=wishes.stages.steps,
             base_url=wishes.settings.base_url,
@@ -225,6 +227,7 @@ class OwnedRun:
 def _manifest(options: Any, wishes: Wishes, found: Found, run_clock: RunClock) -> Manifest:
     wall_s = run_clock.wall_start_unix_s
     name = wishes.scenario.name if options.arm == "run" else f"{wishes.scenario.name} {options.arm}"
+    ratios = found.chars_per_token
     return Manifest(
         run_id=wishes.run_id or new_run_id(wall_s, name),
         scenario=wishes.scenario.resolved(),
@@ -233,9 +236,11 @@ def _manifest(options: Any, wishes: Wishes, found: Found, run_clock: RunClock) -
         stages=wishes.stages.as_json(),
         wall_start_unix_s=wall_s,
         settings_sources=wishes.sources,
-        chars_per_token=found.chars_per_token,
+        chars_per_token=mixed(wishes.scenario, ratios) if isinstance(ratios, dict) else ratios,
+        chars_per_token_by_kind=ratios if isinstance(ratios, dict) else None,
         run_salt=secrets.token_hex(4) if options.run_salt is None else options.run_salt,
         corpus_fingerprint=found.corpus_fingerprint,
+        trace_fingerprint=found.trace_fingerprint,
         planned_s=wishes.stages.planned_s,
         users=max(step.users for step in wishes.stages.steps),
         libraries=library_versions(),

@@ -20,6 +20,7 @@ from agentload.swarm.spec import SPEC_ATTRIBUTE
 from agentload.swarm.stages import Step
 from agentload.swarm.texts import Texts
 from agentload.swarm.workers import Workers
+from agentload.workload.traces.record import TraceError
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,12 @@ class OwnerSide:
     def examine(self) -> None:
         """Read what is wished and look at the target; raises InputError."""
         wishes = self._read_wishes()
-        found = examine(wishes, self._texts.get())
+        try:
+            replay = self._texts.replay(wishes.scenario)
+        except TraceError as error:
+            raise InputError(str(error)) from None
+        fingerprint = None if replay is None else replay.fingerprint
+        found = examine(wishes, self._texts.get(), fingerprint)
         self._examined = wishes.at_pace(found.target["sim_speed"]), found
 
     def _read_wishes(self) -> Wishes:

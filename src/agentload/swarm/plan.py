@@ -9,7 +9,7 @@ from typing import Any
 
 from agentload.client.settings import SettingsError, TargetSettings
 from agentload.recording.manifest import checked_run_id
-from agentload.scenario import Scenario, ScenarioError, load
+from agentload.scenario import Scenario, load
 from agentload.scenario.pace import at_pace
 from agentload.scenario.running import Stage
 from agentload.swarm.options import scenario_overrides
@@ -49,9 +49,8 @@ class Wishes:
     @property
     def warms_up(self) -> bool:
         """Whether turns come before the first stage."""
-        closed = self.scenario.arrivals.population == "closed"
         turns = self.scenario.warm_up.turns_per_session
-        return bool(closed and turns and self.stages.warm_up_users)
+        return bool(not self.scenario.sessions_arrive and turns and self.stages.warm_up_users)
 
     def at_pace(self, pace: float | None) -> Wishes:
         """For a target at this many times real time; None: the target is no simulator."""
@@ -111,6 +110,6 @@ def _scenario(options: Any, faults: list[str]) -> Scenario | None:
         return None
     try:
         return load(Path(options.scenario), scenario_overrides(options))
-    except ScenarioError as error:
+    except ValueError as error:  # of an override, or a ScenarioError
         faults.append(str(error))
         return None

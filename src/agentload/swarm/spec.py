@@ -21,10 +21,11 @@ class RunSpec:
     run_salt: str
     scenario_json: str
     corpus_fingerprint: str
+    trace_fingerprint: str | None  # of the session file; None without a trace
     steps: tuple[Step, ...]
     base_url: str
     model: str | None
-    chars_per_token: float
+    chars_per_token: float | dict[str, float]  # of the mix, or of each kind of content
     max_model_len: int | None
     run_start_ns: int
     wall_start_unix_s: float

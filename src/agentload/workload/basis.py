@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from agentload.scenario.model import Scenario
-from agentload.workload.calibration import CharsPerToken, by_kind, calibration_sample
+from agentload.workload.calibration import CharsPerToken, by_kind
 from agentload.workload.content import Corpus
 from agentload.workload.prefix import Prefix, make_child_prefix, make_prefix
 from agentload.workload.tokens import CHAT_MESSAGE_TOKENS, Ratios
@@ -14,8 +14,6 @@ from agentload.workload.window import WindowRule, window_rule
 from agentload.workload.writing import Writer
 
 MIN_PERMUTED_TOOLS = 4
-
-__all__ = ["Basis", "basis", "calibration_sample"]
 
 
 @dataclass(frozen=True, slots=True)

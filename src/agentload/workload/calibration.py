@@ -7,7 +7,6 @@ from random import Random
 
 from agentload.scenario.model import Scenario
 from agentload.workload.content import CHARS_PER_TOKEN, Corpus
-from agentload.workload.turn import Message
 
 CharsPerToken = float | Mapping[str, float]  # of the scenario's mix, or of each kind of content
 
@@ -65,23 +64,6 @@ def by_kind(scenario: Scenario, chars_per_token: CharsPerToken) -> dict[str, flo
 def mixed(scenario: Scenario, chars_per_token: Mapping[str, float]) -> float:
     """The one number for the mix of the scenario's contexts that the numbers of its kinds give."""
     return 1.0 / sum(share / chars_per_token[kind] for kind, share in _shares(scenario).items())
-
-
-def calibration_sample(
-    scenario: Scenario, corpus: Corpus, chars: int = 40_000
-) -> tuple[tuple[Message, ...], int]:
-    """Text in the mix of the scenario's contexts, for one number; with its characters.
-
-    The number is these characters / the tokens the server has for them. It is enough where the
-    target's kinds of text differ as the table of `content` says, as those of real vocabularies do.
-    """
-    pieces: list[memoryview] = []
-    sent = 0
-    for kind, share in _shares(scenario).items():
-        size = max(1, round(share * chars))
-        pieces += _sample(corpus, kind, size)
-        sent += size
-    return (Message("user", tuple(pieces)),), sent
 
 
 def _shares(scenario: Scenario) -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import Any
 from agentload.scenario import Scenario, load, parse_override
 from agentload.workload.content import Corpus
 from agentload.workload.plan import SessionPlan, hit_ratio, kv_pressure, plan_session
-from agentload.workload.traces.replay import session_source
+from agentload.workload.traces.replay import load_replay, session_source
 from agentload.workload.turn import Turn
 from agentload.workload.window import misfit
 
@@ -85,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
 def _plans(scenario: Scenario, options: argparse.Namespace) -> list[SessionPlan]:
     corpus = Corpus()
     ratio = options.chars_per_token or scenario.starting_chars_per_token
-    make = session_source(scenario, corpus, ratio, options.max_model_len)
+    replay = load_replay(scenario)
+    make = session_source(scenario, corpus, ratio, options.max_model_len, replay=replay)
     return [plan_session(make(index), options.turns) for index in range(options.count)]
 
 

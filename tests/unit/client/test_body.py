@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentload.client.body import PromptBody, TextBody
+from agentload.client.body import PlainTextBody, PromptBody, TextBody
 from agentload.workload.turn import Message, Role
 
 ROLES: list[Role] = ["system", "user", "assistant", "tool"]
@@ -98,4 +98,14 @@ def test_a_text_body_is_one_prompt() -> None:
         '<|im_start|>system\na "b"<|im_end|>\n'
         "<|im_start|>user\nc\n<|im_end|>\n<|im_start|>assistant\n"
     )
+    assert body.size == len(joined(body))
+
+
+def test_a_plain_text_body_joins_words_across_messages() -> None:
+    body = PlainTextBody({"model": "m"})
+    body.add([message("system", 'a "b"\n'), message("user", "res"), message("assistant", "ult")])
+    assert json.loads(joined(body))["prompt"] == 'a "b"\nresult'
+    body.truncate(2)
+    body.add([message("assistant", "t")])
+    assert json.loads(joined(body))["prompt"] == 'a "b"\nrest'
     assert body.size == len(joined(body))

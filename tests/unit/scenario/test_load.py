@@ -172,6 +172,27 @@ def test_overrides_take_the_place_of_settings() -> None:
     assert load(SMOKE).seed == 20260806
 
 
+def test_the_file_of_a_trace_stands_beside_the_scenario_or_where_we_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, TEXT + "trace: { file: mine/s.jsonl }\n")
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for overrides, expected in (
+        ({}, tmp_path / "mine" / "s.jsonl"),
+        ({"trace.file": "s.jsonl"}, here / "s.jsonl"),
+        ({"trace": {"file": "/s.jsonl"}}, Path("/s.jsonl")),
+    ):
+        trace = load(path, overrides).trace
+        assert trace is not None
+        assert trace.file == str(expected)
+    monkeypatch.chdir(tmp_path)
+    trace = load(Path("it.yaml")).trace
+    assert trace is not None
+    assert trace.file == str(tmp_path / "mine" / "s.jsonl")
+
+
 def test_a_bad_override_is_a_fault_like_any_other() -> None:
     with pytest.raises(ScenarioError, match=r"prefix\.dynamik: unknown key"):
         load(SMOKE, {"prefix.dynamik": "head"})

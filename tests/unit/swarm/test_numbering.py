@@ -70,3 +70,16 @@ def test_ranks_go_round_the_hosts_as_locusts_dispatcher_does() -> None:
 def test_a_start_that_all_workers_know_of_belongs_to_one(index: int, workers: int) -> None:
     owners = [rank for rank in range(workers + 2) if Seats(rank, workers).owns(index)]
     assert owners == [index % workers]
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 30))
+def test_with_their_number_as_stride_users_leave_no_session_out(
+    users: int, workers: int, rounds: int
+) -> None:
+    seats = [Seats(rank, workers, users) for rank in range(workers)]
+    taken = [
+        seats[user % workers].next_session(user)
+        for user in dealt(users, workers)
+        for _ in range(rounds)
+    ]
+    assert sorted(taken) == list(range(users * rounds))

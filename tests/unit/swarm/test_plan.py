@@ -53,6 +53,20 @@ def test_flags_on_the_command_line_replace_keys_of_the_scenario() -> None:
     assert (wishes.scenario.context_scale, wishes.scenario.seed) == (0.1, 5)
 
 
+def test_any_key_can_be_set_and_an_option_of_its_own_goes_before() -> None:
+    more = ("--set", "stop.after_turns=9", "--set", "waits.human=null", "--set", "seed=3")
+    given = options("--scenario", str(SCENARIO), *more, "--seed", "5")
+    scenario = read_wishes(given, None, {}, NO_FLAGS).scenario
+    assert (scenario.stop.after_turns, scenario.waits.human, scenario.seed) == (9, None, 5)
+
+
+@pytest.mark.parametrize("text", ["stop.after_turns", "=3", "stop.after_turns=[1", "stop.x=1"])
+def test_what_cannot_be_set_is_named(text: str) -> None:
+    given = options("--scenario", str(SCENARIO), "--set", text)
+    with pytest.raises(InputError, match=r"is not of the form|not a YAML value|unknown key"):
+        read_wishes(given, None, {}, NO_FLAGS)
+
+
 def test_all_faults_come_at_once_and_no_secret_with_them() -> None:
     given = options("--scenario", "nowhere.yaml", "--run-id", "../x")
     env = {"OPENAI_API_KEY": "sk-canary one", "OPENAI_BASE_URL": "ftp://h"}
@@ -120,11 +134,12 @@ def test_a_run_is_the_same_after_the_way_to_a_worker() -> None:
         run_id="r1",
         run_salt="ab12",
         corpus_fingerprint="f" * 16,
+        trace_fingerprint=None,
         scenario_json=scenario.model_dump_json(),
         steps=plan_of_stages(scenario.stages).steps,
         base_url="http://h:1/v1",
         model="m",
-        chars_per_token=4.1,
+        chars_per_token={"code": 4.1, "json": 3.0},
         max_model_len=None,
         run_start_ns=5,
         wall_start_unix_s=1.5,

@@ -12,7 +12,6 @@ from agentload.scenario import Scenario
 from agentload.workload.calibration import (
     by_kind,
     calibrate,
-    calibration_sample,
     kinds_of,
     mixed,
 )
@@ -86,14 +85,6 @@ def test_one_number_is_that_of_the_mix(make_scenario: MakeScenario) -> None:
     half = make_scenario(content={"non_ascii_share": 0.5})
     every = dict.fromkeys(CHARS_PER_TOKEN, 4.0) | {"non_ascii": 1.0}
     assert mixed(half, every) == pytest.approx(1 / (0.5 / 4 + 0.5 / 1))
-
-
-def test_the_sample_has_the_mix_of_a_context(make_scenario: MakeScenario, corpus: Corpus) -> None:
-    scenario = make_scenario(content={"non_ascii_share": 0.25})
-    (message,), chars = calibration_sample(scenario, corpus, 20_000)
-    text = text_of([bytes(piece) for piece in message.pieces])
-    assert len(text) == chars == pytest.approx(20_000, abs=10)
-    assert 0.12 < sum(not ch.isascii() for ch in text) / chars < 0.25
 
 
 def test_with_measured_kinds_first_prompts_and_prefix_are_as_long_as_planned(

@@ -16,7 +16,7 @@ from agentload.workload.traces.import_command import session_lines, summary
 from agentload.workload.traces.output import write_whole
 from agentload.workload.traces.reading import Report
 from agentload.workload.traces.record import SessionFile, TraceCall, TraceError
-from agentload.workload.traces.replay import Replay, session_source
+from agentload.workload.traces.replay import Replay, load_replay, session_source
 
 _FORMATS = {
     "mooncake": "Mooncake JSON Lines with session_id and delay, which AIPerf replays",
@@ -114,7 +114,7 @@ def _sessions(options: argparse.Namespace) -> Iterator[Session]:
     scenario = load(path, dict(parse_override(text) for text in options.set))
     corpus, ratio = Corpus(), options.chars_per_token or scenario.starting_chars_per_token
     if own_text:
-        make = session_source(scenario, corpus, ratio, None)
+        make = session_source(scenario, corpus, ratio, None, replay=load_replay(scenario))
         return map(make, range(options.count))
     replay = Replay(options.source)
     return (replay.session(scenario, i, corpus, ratio, None) for i in range(len(replay)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -94,13 +95,15 @@ class SessionFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._offsets: dict[str, array[int]] = {}
         self._children: dict[tuple[str, int], list[str]] = {}
         self.roots: list[str] = []
         self.starts_s: list[float | None] = []
         try:
             with path.open("rb") as file:
+                self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+                file.seek(0)
                 self._index(file)
         except OSError as error:
             raise TraceError(f"{path}: {error.strerror}") from None
@@ -113,7 +116,7 @@ class SessionFile:
     def _index(self, file: BinaryIO) -> None:
         first = self._row(file.readline(), 1)
         if first.get("format") != FORMAT or first.get("version") != VERSION:
-            raise TraceError(f"{self._path}: line 1 is not the header of {FORMAT} {VERSION}")
+            raise TraceError(f"{self.path}: line 1 is not the header of {FORMAT} {VERSION}")
         offset, number = file.tell(), 1
         for raw in file:
             number += 1
@@ -121,7 +124,7 @@ class SessionFile:
             offsets = self._offsets.setdefault(call.session, array("Q"))
             if call.call != len(offsets):
                 raise TraceError(
-                    f"{self._path}: line {number}: call {call.call} of {call.session!r}; the next"
+                    f"{self.path}: line {number}: call {call.call} of {call.session!r}; the next"
                     f" is {len(offsets)}"
                 )
             if call.call == 0:
@@ -142,19 +145,19 @@ class SessionFile:
         except orjson.JSONDecodeError:
             row = None
         if not isinstance(row, dict):
-            raise TraceError(f"{self._path}: line {number} is not a JSON object")
+            raise TraceError(f"{self.path}: line {number} is not a JSON object")
         return row
 
     def _parse(self, raw: bytes, number: int) -> TraceCall:
         try:
             return parse_call(self._row(raw, number))
         except LineError as error:
-            raise TraceError(f"{self._path}: line {number}: {error}") from None
+            raise TraceError(f"{self.path}: line {number}: {error}") from None
 
     def calls(self, session: str) -> Iterator[TraceCall]:
         """The calls of one session; KeyError for an unknown one."""
         offsets = self._offsets[session]
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             for offset in offsets:
                 file.seek(offset)
                 yield self._parse(file.readline(), 0)

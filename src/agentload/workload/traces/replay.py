@@ -14,7 +14,7 @@ from agentload.workload.content import Corpus
 from agentload.workload.drawing import Task, draw_wait
 from agentload.workload.origin import Origin, child_origin
 from agentload.workload.session import Session
-from agentload.workload.traces.record import SessionFile, TraceCall
+from agentload.workload.traces.record import SessionFile, TraceCall, TraceError
 from agentload.workload.turn import ChildPlan, Message
 from agentload.workload.writing import Draft
 
@@ -49,7 +49,7 @@ class ReplayedSession(Session):
         self._calls = file.calls(name)
         self._last: TraceCall | None = None
         self._children: dict[tuple[int, int], str] = {}  # (turn, number) -> recorded session
-        self._most_wait_s = scenario.trace.max_wait_s if scenario.trace else 0.0
+        self._most_wait_s = (scenario.trace.max_wait_s if scenario.trace else 0.0) / scenario.pace
 
     def child(self, plan: ChildPlan) -> Session:
         """The recorded subagent that a turn of this session spawned."""
@@ -106,7 +106,7 @@ class ReplayedSession(Session):
         return self._last
 
     def _step(self, call: TraceCall, keep: int, drafts: list[Draft], rng: Random) -> Step:
-        wait_s = call.wait_s
+        wait_s = None if call.wait_s is None else call.wait_s / self._scenario.pace
         if wait_s is None and call.call > 0:
             wait_s = draw_wait(self._scenario, call.wait_kind == "human", 1, rng)[1]
         kind = call.wait_kind if call.call else "none"
@@ -122,7 +122,9 @@ class ReplayedSession(Session):
 
     def _at_s(self, call: TraceCall) -> float | None:
         trace = self._scenario.trace
-        return call.start_s if trace is not None and trace.replay == "absolute" else None
+        if trace is None or trace.replay != "absolute" or call.start_s is None:
+            return None
+        return call.start_s / self._scenario.pace
 
 
 class Replay:
@@ -133,6 +135,20 @@ class Replay:
 
     def __len__(self) -> int:
         return len(self._file.roots)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the file's bytes; the same on all machines that replay the same sessions."""
+        return self._file.fingerprint
+
+    def check_starts(self) -> None:
+        """TraceError when a session has no recorded start: absolute replay would leave it out."""
+        missing = self._file.starts_s.count(None)
+        if missing:
+            raise TraceError(
+                f"{self._file.path}: {missing} of {len(self)} sessions have no start_s, which"
+                " trace.replay absolute needs; set trace.replay to think"
+            )
 
     def session(
         self,
@@ -158,11 +174,23 @@ class Replay:
             run_salt=run_salt,
         )  # fmt: skip
 
-    def starts(self) -> Iterator[Start]:
-        """When each session began in the trace, where that is recorded: for absolute replay."""
-        for index, at_s in enumerate(self._file.starts_s):
-            if at_s is not None:
-                yield Start(index, at_s)
+    def starts(self, pace: float) -> Iterator[Start]:
+        """When each session began, in order of time; `pace` as the scenario has it."""
+        known = (
+            (at_s, index) for index, at_s in enumerate(self._file.starts_s) if at_s is not None
+        )
+        for at_s, index in sorted(known):
+            yield Start(index, at_s / pace)
+
+
+def load_replay(scenario: Scenario) -> Replay | None:
+    """The trace of a scenario that has one; TraceError when it cannot be replayed as wished."""
+    if scenario.trace is None:
+        return None
+    replay = Replay(Path(scenario.trace.file))
+    if scenario.trace.replay == "absolute":
+        replay.check_starts()
+    return replay
 
 
 def session_source(
@@ -171,16 +199,13 @@ def session_source(
     chars_per_token: CharsPerToken,
     max_model_len: int | None,
     run_salt: str = "",
+    replay: Replay | None = None,
 ) -> Callable[[int], Session]:
-    """Makes the session with an index: drawn, or of the scenario's trace when it has one.
-
-    TraceError when that file cannot be used.
-    """
-    if scenario.trace is None:
+    """Makes the session with an index: drawn, or of `replay` when there is one."""
+    if replay is None:
         return lambda index: Session(
             scenario, index, corpus, chars_per_token, max_model_len, run_salt=run_salt
         )
-    replay = Replay(Path(scenario.trace.file))
     return lambda index: replay.session(
         scenario, index, corpus, chars_per_token, max_model_len, run_salt=run_salt
     )

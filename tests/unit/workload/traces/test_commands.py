@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from agentload.scenario import load as load_scenario
+from agentload.scenario.pace import at_pace
 from agentload.workload.content import Corpus
 from agentload.workload.traces import export_command, import_command, mooncake
 from agentload.workload.traces.reading import Report, json_objects
 from agentload.workload.traces.record import SessionFile, TraceError
-from agentload.workload.traces.replay import Replay, session_source
+from agentload.workload.traces.replay import Replay, load_replay, session_source
 
 DATA = Path(__file__).parent / "data"
 SCENARIOS = Path(__file__).parents[4] / "scenarios"
@@ -48,7 +49,7 @@ def test_a_trace_becomes_a_session_file_that_replays(
         SCENARIOS / "smoke.yaml", {"trace": {"file": str(path)}, "window.tokens": 30_000}
     )
     file = SessionFile(path)
-    make = session_source(scenario, corpus, 4.0, None)
+    make = session_source(scenario, corpus, 4.0, None, replay=load_replay(scenario))
     for index, root in enumerate(file.roots):
         recorded = list(file.calls(root))
         t = target(make(index))
@@ -68,7 +69,7 @@ def test_replayed_children_run_between_their_parents_turns(
     path = tmp_path / "s.jsonl"
     run(capsys, import_command, "weka", DATA / "weka.json", path)
     scenario = load_scenario(SCENARIOS / "smoke.yaml", {"trace": {"file": str(path)}})
-    t = target(session_source(scenario, corpus, 4.0, None)(0))
+    t = target(session_source(scenario, corpus, 4.0, None, replay=load_replay(scenario))(0))
     t.run(10)
     assert [len(turn.spawns) for turn in t.turns] == [0, 1, 0, 0]
     child = target(t.session.child(t.turns[1].spawns[0]))
@@ -83,7 +84,10 @@ def test_a_second_round_has_the_same_sizes_and_other_text(
     path = tmp_path / "s.jsonl"
     run(capsys, import_command, "weka", DATA / "weka.json", path)
     scenario = load_scenario(SCENARIOS / "smoke.yaml", {"trace": {"file": str(path)}})
-    rounds = [target(session_source(scenario, corpus, 4.0, None)(index)) for index in (0, 1)]
+    rounds = [
+        target(session_source(scenario, corpus, 4.0, None, replay=load_replay(scenario))(index))
+        for index in (0, 1)
+    ]
     for t in rounds:
         t.run(10, report=False)
     sizes = [[turn.planned_prompt_tokens for turn in t.turns] for t in rounds]
@@ -91,17 +95,63 @@ def test_a_second_round_has_the_same_sizes_and_other_text(
     assert rounds[0].prompts[0] != rounds[1].prompts[0]
 
 
+def only_with_starts(path: Path) -> None:
+    """Leave out the one session whose first instant the sample does not have."""
+    head, *lines = path.read_text().splitlines(keepends=True)
+    calls = [json.loads(line) for line in lines]
+    (bare,) = {c["session"] for c in calls if c["call"] == 0 and c["start_s"] is None}
+    kept = [line for line, c in zip(lines, calls, strict=True) if c["session"] != bare]
+    path.write_text("".join([head, *kept]))
+
+
 def test_absolute_replay_gives_the_recorded_instants(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, corpus: Corpus, target: Any
 ) -> None:
     path = tmp_path / "s.jsonl"
     run(capsys, import_command, "mooncake", DATA / "mooncake.jsonl", path)
+    only_with_starts(path)
     trace = {"file": str(path), "replay": "absolute"}
     scenario = load_scenario(SCENARIOS / "smoke.yaml", {"trace": trace})
-    t = target(session_source(scenario, corpus, 4.0, None)(2))
+    t = target(session_source(scenario, corpus, 4.0, None, replay=load_replay(scenario))(2))
     t.run(5)
     assert [turn.at_s for turn in t.turns] == [3.0, 9.0]
-    assert [(s.index, s.at_s) for s in Replay(path).starts()] == [(0, 0.0), (1, 1.0), (2, 3.0)]
+    assert [(s.index, s.at_s) for s in Replay(path).starts(1.0)] == [(0, 0.0), (1, 1.0), (2, 3.0)]
+
+
+def test_at_a_pace_recorded_times_are_divided(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, corpus: Corpus, target: Any
+) -> None:
+    path = tmp_path / "s.jsonl"
+    run(capsys, import_command, "mooncake", DATA / "mooncake.jsonl", path)
+    only_with_starts(path)
+    trace = {"file": str(path), "replay": "absolute"}
+    plain = load_scenario(SCENARIOS / "smoke.yaml", {"trace": trace})
+    waits = {}
+    for pace in (1.0, 4.0):
+        scenario = at_pace(plain, pace)
+        t = target(session_source(scenario, corpus, 4.0, None, replay=load_replay(scenario))(2))
+        t.run(5)
+        assert [turn.at_s for turn in t.turns] == [3.0 / pace, 9.0 / pace]
+        waits[pace] = [turn.wait_s for turn in t.turns]
+    assert waits[1.0][1] > 0
+    assert waits[4.0] == pytest.approx([wait / 4 for wait in waits[1.0]])
+    assert [start.at_s for start in Replay(path).starts(4.0)] == [0.0, 0.25, 0.75]
+
+
+def test_absolute_replay_needs_the_start_of_every_session(tmp_path: Path) -> None:
+    call = {"call": 0, "turn_class": "cold", "wait_kind": "none", "wait_s": None}
+    call |= {"keep_tokens": 0, "append_tokens": 900, "output_tokens": 5}
+    rows = [{"session": "late", "start_s": 8.0}, {"session": "early", "start_s": 2.0}]
+    rows += [{"session": "unknown", "start_s": None}]
+    head = json.dumps({"format": "agentload-sessions", "version": 1, "source": "by hand"})
+    path = tmp_path / "s.jsonl"
+    path.write_text("\n".join([head, *(json.dumps(row | call) for row in rows)]) + "\n")
+    assert [start.index for start in Replay(path).starts(1.0)] == [1, 0]
+    overrides = {"trace": {"file": str(path), "replay": "absolute"}}
+    with pytest.raises(TraceError, match="1 of 3 sessions have no start_s"):
+        load_replay(load_scenario(SCENARIOS / "smoke.yaml", overrides))
+    overrides["trace"]["replay"] = "think"
+    assert load_replay(load_scenario(SCENARIOS / "smoke.yaml", overrides)) is not None
 
 
 def test_bad_lines_leave_nothing_written(
