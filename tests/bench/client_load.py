@@ -20,6 +20,7 @@ from typing import Any, Protocol  # noqa: E402
 
 import gevent  # noqa: E402
 import openai  # noqa: E402
+from gevent.event import Event  # noqa: E402
 from locust import HttpUser  # noqa: E402, F401 -- a real worker has locust loaded as well
 
 from agentload.client import connection  # noqa: E402
@@ -157,15 +158,15 @@ def run_sessions(job: dict[str, Any], sessions: list[Session]) -> dict[str, Any]
     """All sessions for `seconds`; each turn is followed by a pause. The CPU window leaves out
     the first and the last `edge_s`."""
     turns: list[Turn] = []
-    ending = False
+    ending = Event()
 
     def live(index: int) -> None:
         gevent.sleep(index * job["spread_s"] / len(sessions))
         number = index + 1
-        while not ending:
+        while not ending.is_set():
             turns.append(sessions[index].turn(number))
             number += len(sessions)
-            gevent.sleep(job["pause_s"])
+            ending.wait(job["pause_s"])
 
     gc.collect()
     gc.freeze()
@@ -181,7 +182,7 @@ def run_sessions(job: dict[str, Any], sessions: list[Session]) -> dict[str, Any]
     window.append(now_ns())
     cpu.append(time.process_time())
     longest_ms = freezes.stop() if freezes is not None else None
-    ending = True
+    ending.set()
     gevent.joinall(greenlets, timeout=job.get("drain_s", 60))
     return {
         "cpu_s": cpu[1] - cpu[0],
