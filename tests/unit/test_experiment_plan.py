@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from agentload.experiment.errors import ExperimentError
+from agentload.experiment.load import load
 from agentload.experiment.plan import Arm, Experiment, cells, faults, flags_of, token_budget
+from agentload.experiment.scenarios import arm_scenarios, base_scenario, set_options
+from agentload.scenario import ScenarioError, parse_override
+
+ROOT = Path(__file__).parents[2]
 
 
 def experiment(**changes: object) -> Experiment:
@@ -120,3 +126,71 @@ def test_a_key_among_the_flags_is_refused_without_being_shown(folder: Path) -> N
     (fault,) = faults(plan, folder)
     assert "target.flags.api-key" in fault
     assert "canary" not in fault
+
+
+def of_scenario(**changes: object) -> Experiment:
+    arms = [
+        {"name": "plain", "scenario": {"prefix.dynamic": "none"}},
+        {"name": "head", "scenario": {"prefix.dynamic": "head"}},
+    ]
+    plain = {
+        "scenario": str(ROOT / "scenarios" / "smoke.yaml"),
+        "overrides": {"context_scale": 0.5},
+        "arms": arms,
+        "vary": ["scenario.prefix.dynamic"],
+    }
+    return experiment(**{**plain, **changes})
+
+
+def test_arms_may_differ_in_the_scenario_where_vary_names_it(folder: Path) -> None:
+    plan = of_scenario()
+    assert faults(plan, folder) == []
+    (fault,) = faults(of_scenario(vary=[]), folder)
+    assert "scenario.prefix.dynamic" in fault
+    (unchanged,) = faults(of_scenario(vary=["scenario.prefix.dynamic", "scenario.seed"]), folder)
+    assert "'scenario.seed' is the same in every arm" in unchanged
+    assert base_scenario(plan, folder).context_scale == 0.5
+    made = arm_scenarios(plan, folder)
+    assert {arm: s.prefix.dynamic for arm, s in made.items()} == {"plain": "none", "head": "head"}
+    assert {s.context_scale for s in made.values()} == {0.5}
+
+
+def test_the_seed_is_not_set_twice(folder: Path) -> None:
+    found = faults(of_scenario(overrides={"seed": 4}), folder)
+    assert found == ["overrides: seed is set by `seeds`"]
+
+
+def test_faults_of_every_arms_scenario_are_told_with_the_arm(folder: Path) -> None:
+    arms = [
+        {"name": "a", "scenario": {"prefix.dynamic": "top"}},
+        {"name": "b", "scenario": {"prefix.other": 1}},
+    ]
+    with pytest.raises(ExperimentError) as caught:
+        arm_scenarios(of_scenario(arms=arms), folder)
+    first, second = str(caught.value).split("\n")
+    assert first.startswith("arms.a.scenario: ")
+    assert "prefix.dynamic" in first
+    assert second.startswith("arms.b.scenario: ")
+    assert "prefix.other" in second
+    with pytest.raises(ScenarioError, match=r"context_scale"):
+        base_scenario(of_scenario(overrides={"context_scale": -1}), folder)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, 1e-7, True, None, "none", "1e-7", "yes", "a: b", [{"name": "x", "users": 4}], {"k": 1.5}],
+)
+def test_an_override_reaches_the_load_as_it_was(value: object) -> None:
+    option, text = set_options({"a.b": value})
+    assert option == "--set"
+    assert parse_override(text) == ("a.b", value)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_every_shipped_experiment_can_be_run(path: Path) -> None:
+    plan = load(path)
+    assert plan.name == path.stem or path.stem == "vllm-command"
+    assert set(arm_scenarios(plan, path.parent)) == {arm.name for arm in plan.arms}
+    assert f"`{path.name}`" in (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")

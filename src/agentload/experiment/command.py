@@ -20,10 +20,10 @@ from agentload.experiment.outcome import report, unlike_settings
 from agentload.experiment.plan import Experiment, cells, differences
 from agentload.experiment.progress import TerminalProgress
 from agentload.experiment.run import Surroundings, run
+from agentload.experiment.scenarios import arm_scenarios, base_scenario
 from agentload.experiment.state import State
 from agentload.recording.manifest import new_run_id
 from agentload.scenario import Scenario, ScenarioError
-from agentload.scenario import load as load_scenario
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 
@@ -57,16 +57,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _experiment(options: argparse.Namespace, console: Console) -> int:
     experiment = load(options.file)
-    source = options.file.parent / experiment.scenario
-    scenario = load_scenario(source)
-    _say_plan(console, experiment, scenario)
+    scenario = base_scenario(experiment, options.file.parent)
+    of_arms = arm_scenarios(experiment, options.file.parent)
+    at_most_s = max(map(staged_s, of_arms.values()))
+    _say_plan(console, experiment, at_most_s)
     if options.dry_run:
         return 0
     state = _state(options, experiment)
     frozen = _frozen_scenario(state.folder, scenario)
     console.print(f"folder: {state.folder}")
     try:
-        with TerminalProgress(console, len(cells(experiment)), staged_s(scenario)) as progress:
+        with TerminalProgress(console, len(cells(experiment)), at_most_s) as progress:
             run(experiment, frozen, state, progress, Surroundings(time.sleep, monotonic_s))
     except KeyboardInterrupt:
         console.print(
@@ -116,14 +117,13 @@ def staged_s(scenario: Scenario) -> float:
     return planned_s if scenario.stop.after_s is None else min(planned_s, scenario.stop.after_s)
 
 
-def _say_plan(console: Console, experiment: Experiment, scenario: Scenario) -> None:
+def _say_plan(console: Console, experiment: Experiment, at_most_s: float) -> None:
     count = len(cells(experiment))
-    at_most_s = staged_s(scenario)
     console.print(f"[bold]{experiment.name}[/bold]: {experiment.description}")
     console.print(
         f"{count} cells ({len(experiment.arms)} arms, {len(experiment.seeds)} seeds,"
-        f" {experiment.blocks} blocks) of at most {at_most_s:.0f} s after warm-up, scenario"
-        f" {scenario.name}: about {count * at_most_s / 60:.0f} min at most, plus server starts"
+        f" {experiment.blocks} blocks) of at most {at_most_s:.0f} s after warm-up,"
+        f" {experiment.scenario}: {count * at_most_s / 60:.0f} min at most, plus server starts"
     )
     for name, values in differences(experiment).items():
         shown = ", ".join(str(value) for value in sorted(values, key=str))

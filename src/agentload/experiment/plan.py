@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 Flag = bool | int | float | str
 
@@ -16,6 +17,7 @@ CHUNKED = "enable-chunked-prefill"
 BUDGET = "max-num-batched-tokens"
 MODEL_LEN = "max-model-len"
 SECRET_FLAGS = {"api-key", "hf-token"}
+OF_SCENARIO = "scenario."  # before a scenario's key in `vary`
 
 
 class Strict(BaseModel):
@@ -51,19 +53,22 @@ Target = Annotated[EmbeddedTarget | CommandTarget | UrlTarget, Field(discriminat
 
 
 class Arm(Strict):
-    """One server configuration: its flags are added to those of the target."""
+    """One configuration: its flags are added to the target's, its keys to the `overrides`."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,40}$")
     flags: dict[str, Flag] = {}
     base_url: str | None = None
+    scenario: dict[str, JsonValue] = {}  # dotted key of the scenario -> value
 
 
 class Experiment(Strict):
-    """An experiment file. `vary` names the flags in which the arms are meant to differ."""
+    """An experiment file. `vary` names the flags in which the arms are meant to differ, and the
+    keys of the scenario as `scenario.KEY`."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,60}$")
     description: str = ""
     scenario: str
+    overrides: dict[str, JsonValue] = {}  # dotted key of the scenario -> value, in all arms
     target: Target
     arms: list[Arm] = Field(min_length=1)
     vary: list[str] = []
@@ -140,6 +145,7 @@ def faults(experiment: Experiment, folder: Path) -> list[str]:
         *_url_faults(experiment),
         *_secret_faults(experiment),
         *_budget_faults(experiment),
+        *_seed_faults(experiment),
         *_difference_faults(experiment),
     ]
 
@@ -152,6 +158,12 @@ def _scenario_faults(experiment: Experiment, folder: Path) -> list[str]:
 def _name_faults(experiment: Experiment) -> list[str]:
     counts = Counter(arm.name for arm in experiment.arms)
     return [f"arms: the name {n!r} is given {c} times" for n, c in counts.items() if c > 1]
+
+
+def _seed_faults(experiment: Experiment) -> list[str]:
+    places = [("overrides", experiment.overrides)]
+    places += [(f"arms.{arm.name}.scenario", arm.scenario) for arm in experiment.arms]
+    return [f"{place}: seed is set by `seeds`" for place, keys in places if "seed" in keys]
 
 
 def _url_faults(experiment: Experiment) -> list[str]:
@@ -190,13 +202,13 @@ def _budget_faults(experiment: Experiment) -> list[str]:
 
 def _difference_faults(experiment: Experiment) -> list[str]:
     """Arms may differ only in what `vary` names: anything else would be compared unseen."""
-    if experiment.target.kind == "url":
+    if experiment.target.kind == "url":  # its servers' flags are not ours to know
         return []
     allowed = set(experiment.vary)
     found = [
         f"arms: they differ in {name!r} ({', '.join(sorted(map(str, values)))}), which `vary` does"
-        f" not name; vary is {sorted(allowed)}. Give the flag one value under target.flags, or add"
-        " it to `vary`"
+        f" not name; vary is {sorted(allowed)}. Give it one value in all arms (target.flags,"
+        " overrides), or add it to `vary`"
         for name, values in differences(experiment).items()
         if name not in allowed
     ]
@@ -205,8 +217,12 @@ def _difference_faults(experiment: Experiment) -> list[str]:
 
 
 def differences(experiment: Experiment) -> dict[str, set[Flag | None]]:
-    """The flags whose value is not the same in all arms, with the values."""
-    flags = [flags_of(experiment, arm) for arm in experiment.arms]
+    """Flags and keys of the scenario whose value is not the same in all arms, with the values."""
+    flags = [{**flags_of(experiment, arm), **_keys_of(arm)} for arm in experiment.arms]
     names = {name for one in flags for name in one}
     values = {name: {one.get(name) for one in flags} for name in sorted(names)}
     return {name: found for name, found in values.items() if len(found) > 1}
+
+
+def _keys_of(arm: Arm) -> dict[str, Flag]:
+    return {OF_SCENARIO + key: json.dumps(value) for key, value in arm.scenario.items()}

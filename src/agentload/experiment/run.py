@@ -13,6 +13,7 @@ from agentload import swarm
 from agentload.experiment.errors import ExperimentError
 from agentload.experiment.plan import Cell, Experiment, cells
 from agentload.experiment.process import Child
+from agentload.experiment.scenarios import set_options
 from agentload.experiment.server import Served, start
 from agentload.experiment.state import CellState, State
 
@@ -102,6 +103,7 @@ def locust_command(
         "--only-summary",
         *("--exit-code-on-error", "0"),  # failed turns are a result, and the analysis judges them
         *("--scenario", str(scenario)),
+        *set_options(cell.arm.scenario),
         *("--host", served.base_url),
         *("--run-dir", str(folder.parent)),
         *("--run-id", folder.name),

@@ -1,0 +1,43 @@
+"""The scenario of each arm: the file's, with the overrides of the experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from agentload.experiment.errors import ExperimentError
+from agentload.experiment.plan import Experiment
+from agentload.scenario import Scenario, ScenarioError, load
+
+_ANY_WIDTH = 1 << 30
+
+
+def base_scenario(experiment: Experiment, folder: Path) -> Scenario:
+    """What all arms have in common; ScenarioError with every fault."""
+    return load(folder / experiment.scenario, experiment.overrides)
+
+
+def arm_scenarios(experiment: Experiment, folder: Path) -> dict[str, Scenario]:
+    """Arm -> its scenario; ExperimentError names the faults of all arms."""
+    made: dict[str, Scenario] = {}
+    faults: list[str] = []
+    for arm in experiment.arms:
+        overrides = {**experiment.overrides, **arm.scenario}
+        try:
+            made[arm.name] = load(folder / experiment.scenario, overrides)
+        except ScenarioError as error:
+            faults += [f"arms.{arm.name}.scenario: {fault}" for fault in error.faults]
+    if faults:
+        raise ExperimentError("\n".join(faults))
+    return made
+
+
+def set_options(overrides: Mapping[str, object]) -> list[str]:
+    """The overrides as `--set KEY=VALUE` of the Locust command, which reads the value as YAML."""
+    words: list[str] = []
+    for key, value in overrides.items():
+        text = yaml.safe_dump(value, default_flow_style=True, width=_ANY_WIDTH, allow_unicode=True)
+        words += ["--set", f"{key}={text.removesuffix('...' + chr(10)).strip()}"]
+    return words
