@@ -85,7 +85,10 @@ class Results:
 def analyse(
     folders: Sequence[Path], *, base: str | None = None, keep_good_rows: bool = False
 ) -> Results:
-    """Load and compute. `base` names the arm the others are compared with (default: the first).
+    """Load and compute.
+
+    `base` names the arm the others are compared with; default: in a 2 x 2 the arm with both
+    settings on, else the first.
 
     `BadInputError` for a folder that cannot be read, ValueError for a `base` that is no arm.
     """
@@ -94,7 +97,7 @@ def analyse(
     if base is not None and base not in names:
         raise ValueError(f"no arm {base!r}; there are: {', '.join(names)}")
     results = tuple(arm_results(arm) for arm in arms)
-    comparison = compare_arms(arms, base or names[0]) if len(arms) > 1 else None
+    comparison = compare_arms(arms, base) if len(arms) > 1 else None
     return Results(results, comparison)
 
 
@@ -127,11 +130,14 @@ def arm_results(arm: Arm) -> ArmResults:
     )
 
 
-def compare_arms(arms: Sequence[Arm], base: str) -> Comparison:
+def compare_arms(arms: Sequence[Arm], base: str | None = None) -> Comparison:
     """Every statistic of every other arm minus the base's, and the 2 x 2 where there is one."""
     paired = pair(arms)
     names = [arm.name for arm in arms]
     square = crossed(arms)
+    if base is None:
+        both_on = square.first.high_arms & square.second.high_arms if square else set(names[:1])
+        base = next(iter(both_on))
     factorial = _factorial(paired, square, names) if square else ()
     return Comparison(
         base=base,

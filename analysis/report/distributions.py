@@ -149,7 +149,8 @@ def waterfall(results: Results, width: float) -> Figure | None:
                 lengths = np.array([w.parts[part] for _, w in mine])
                 axis.barh(names, lengths, left=left, color=colour, label=label, height=0.7)
                 left += lengths
-            axis.set_title(f"{group}: mean of {mine[-1][1].turns:,} turns ({mine[-1][1].source})")
+            counts = " / ".join(dict.fromkeys(f"{w.turns:,}" for _, w in reversed(mine)))
+            axis.set_title(f"{group}, n = {counts} ({mine[0][1].source})")
             axis.grid(axis="y", visible=False)
             axis.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g} s"))
         style.legend_below(figure, axes[0], 4 if width > 6 else 1)

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from analysis.finding import Finding
-from analysis.measured import WARM_UP_STAGE, Measured
+from analysis.measured import Measured
 from analysis.report import answer, distributions, tables, timelines
 from analysis.report.style import NARROW_IN, WIDE_IN, svg
 from analysis.report.tables import TextTable
@@ -119,11 +119,8 @@ def facts(results: Results) -> list[str]:
 
 
 def _cut(run: Measured) -> str:
-    cut = run.window.cut_before + run.window.cut_after
-    warm = int((run.turns["stage"] == WARM_UP_STAGE).sum())
-    parts = [f"{warm} warm-up turns"] if warm else []
-    parts += [f"{cut} turns outside the window"] if cut else []
-    return f" ({' and '.join(parts)} left out)" if parts else ""
+    cut = int((~run.turns["measured"]).sum())
+    return f" ({cut} turns of warm-up and drain left out)" if cut else ""
 
 
 def verdict(results: Results) -> Verdict:

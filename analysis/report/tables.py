@@ -92,12 +92,13 @@ def differences(comparison: Comparison, *, whole: bool = False) -> TextTable:
 
 def factorial(comparison: Comparison, *, whole: bool = False) -> TextTable:
     """Main effects, effects at each level of the other factor, and the interaction."""
-    rows = _differences([e for e in comparison.factorial if whole or _is_main(e)])
+    shown = _differences([e for e in comparison.factorial if whole or _is_main(e)])
     note = (
         "A main effect is the mean over both levels of the other factor. The interaction is how "
         "much one factor's effect changes when the other goes from low to high."
     )
-    return TextTable(_EFFECT_HEADINGS, rows, note=note, text_columns=2)
+    rows = [row[:-1] for row in shown]  # ratios are of two arms only
+    return TextTable(_EFFECT_HEADINGS[:-1], rows, note=note, text_columns=2)
 
 
 MAIN_STATISTICS = ("ttft_p50", "ttft_p99", "itl_max_mean", "jitter_mean", "slo_share")

@@ -136,7 +136,8 @@ def test_the_two_by_two_is_found_in_the_settings(tmp_path: Path) -> None:
 
 
 def test_main_effects_simple_effects_and_interaction(tmp_path: Path) -> None:
-    comparison = compare_arms(four_arms(tmp_path), "c1p1")
+    comparison = compare_arms(four_arms(tmp_path))
+    assert comparison.base == "c1p1"
     found = {e.name: e.value for e in comparison.factorial if e.statistic.name == "ttft_mean"}
     assert found == {
         "enable_chunked_prefill": pytest.approx(1.5),
