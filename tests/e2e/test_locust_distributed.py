@@ -50,23 +50,23 @@ def port_args() -> tuple[str, ...]:
     return ("--master-bind-port", port, "--master-port", port)
 
 
-def test_the_same_seed_gives_the_same_turns_on_one_and_on_three_workers(bench: Bench) -> None:
+def test_the_same_seed_gives_the_same_turns_on_one_and_on_four_workers(bench: Bench) -> None:
     alone = bench.owner("--headless", "--run-id", "one")
     assert alone.wait() == 0, alone.output
-    master, workers = bench.distributed(3, "--headless", "--run-id", "three")
+    master, workers = bench.distributed(4, "--headless", "--run-id", "four")
     assert master.wait() == 0, master.output
-    assert [worker.wait() for worker in workers] == [0, 0, 0]
-    three, one = bench.folders()[::-1]
-    assert (one.path.name, three.path.name) == ("one", "three")
-    assert_lost_nothing(three, 3)
+    assert [worker.wait() for worker in workers] == [0, 0, 0, 0]
+    four, one = bench.folders()  # by name
+    assert (one.path.name, four.path.name) == ("one", "four")
+    assert_lost_nothing(four, 4)
     assert not list(bench.spool.rglob("*.csv"))  # delivered shards are gone
-    of_one, of_three = planned_turns(one), planned_turns(three)
+    of_one, of_four = planned_turns(one), planned_turns(four)
     first_sessions = {s for s in of_one if int(s.partition("-")[2]) < 1_000_000}
-    assert first_sessions == {s for s in of_three if int(s.partition("-")[2]) < 1_000_000}
+    assert first_sessions == {s for s in of_four if int(s.partition("-")[2]) < 1_000_000}
     assert len(first_sessions) == 6
-    for session in of_one.keys() & of_three.keys():
-        both = min(len(of_one[session]), len(of_three[session]))
-        assert of_one[session][:both] == of_three[session][:both]
+    for session in of_one.keys() & of_four.keys():
+        both = min(len(of_one[session]), len(of_four[session]))
+        assert of_one[session][:both] == of_four[session][:both]
         assert both > 1 or session not in first_sessions
 
 
