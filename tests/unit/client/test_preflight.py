@@ -103,6 +103,30 @@ def test_pages_of_another_shape_serve_nothing(page: object) -> None:
     assert compare_models("m", page) == ServedModels((), None, None, None)
 
 
+def test_encoders_of_server_and_machine() -> None:
+    script = (
+        SCRIPT.partition("job =")[0]
+        + """
+from agentload.client.preflight import local_encoder, server_encoder
+client = Client(load_settings({"base_url": sys.argv[1]}, {}, None)[0])
+try:
+    local_encoder("no-such-encoding")
+except PreflightError as error:
+    print(json.dumps([server_encoder(client, "m")('say "hi"'), local_encoder("qwen3")("a b"),
+                      error.error_class]))
+"""
+    )
+    with serving(PAGE) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", script, server.url],
+            capture_output=True,
+            text=True,
+            env=NO_PROXY_ENV,
+            check=True,
+        )
+    assert json.loads(done.stdout) == [[1, 2, 3, 4, 5], [64, 293], "no_tokenizer"]
+
+
 PAGE = '{"data":[{"id":"m","max_model_len":32768}]}'
 
 
