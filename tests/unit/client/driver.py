@@ -35,6 +35,11 @@ def turn(client: Client, job: dict[str, Any]) -> StreamResult:
         cancel_after_first_token_s=job.get("cancel_after_first_token_s"),
         into=result,
     )
+    if "freeze_at_s" in job:
+        gevent.sleep(job["freeze_at_s"])
+        until = time.monotonic() + job["freeze_s"]
+        while time.monotonic() < until:  # the hub stands still
+            pass
     if "kill_after_s" in job:
         gevent.sleep(job["kill_after_s"])
         greenlet.kill()

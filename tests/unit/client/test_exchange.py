@@ -1,6 +1,7 @@
 """The client against a server that misbehaves: one class for each failure, nothing raised."""
 
 import gzip
+import itertools
 import socket
 import time
 from collections.abc import Callable
@@ -221,6 +222,34 @@ def test_chunks_come_one_by_one(driver: Driver, reader: str) -> None:
     instants = [result[name] for name in order]
     assert instants == sorted(instants)
     assert seconds(result, "headers_ns") < 0.09 < seconds(result, "first_output_ns")
+
+
+@pytest.mark.parametrize("reader", ["tick", "watcher"])
+def test_gaps_that_a_frozen_client_did_not_see_are_left_out(driver: Driver, reader: str) -> None:
+    """The loop stands still for eight gaps; the gaps it calls usable are the true ones."""
+    sent_s: list[float] = []
+
+    def handle(request: Request) -> None:
+        request.wire.send(SSE_HEAD)
+        for index in range(30):
+            time.sleep(0.02)
+            sent_s.append(time.monotonic())
+            request.wire.chunk(event(f"t{index}"))
+        for part in (FINISH, DONE):
+            request.wire.chunk(part)
+        request.wire.end()
+
+    with FakeServer(handle) as server:
+        turn = {"freeze_at_s": 0.25, "freeze_s": 0.17}
+        [result] = driver.run(server.url, [turn], reader=reader)
+    true_gaps = [b - a for a, b in itertools.pairwise(sent_s)]
+    usable = [not merged for merged in result["merged"][1:]]
+    for gap, truth, ok in zip(gaps_s(result), true_gaps, usable, strict=True):
+        if ok:
+            assert gap == pytest.approx(truth, abs=0.004)
+    assert 5 <= usable.count(False) <= 12
+    assert result["merged_reads"] >= 1
+    assert result["stamp_source"] == "kernel"
 
 
 def test_what_is_sent(driver: Driver) -> None:
