@@ -163,7 +163,9 @@ def run_sessions(job: dict[str, Any], sessions: list[Session]) -> dict[str, Any]
     def live(index: int) -> None:
         gevent.sleep(index * job["spread_s"] / len(sessions))
         number = index + 1
-        while not ending.is_set():
+        for _ in range(job.get("turns", 1_000_000)):
+            if ending.is_set():
+                break
             turns.append(sessions[index].turn(number))
             number += len(sessions)
             ending.wait(job["pause_s"])

@@ -1,0 +1,219 @@
+"""agentload and other load generators on the mock server: what a streamed token costs each.
+
+    python tests/bench/bench_peers.py FOLDER [--only NAME] [--install]
+
+FOLDER holds one virtual environment for each peer, named as the peer; `--install` makes the missing
+ones (several GB). 50 requests at a time, 200 tokens each at 50/s, true TTFT 500 ms, true ITL 20 ms.
+CPU is that of the whole process tree: `marginal` is the difference between a run of 300 and one of
+50 requests, so that start-up does not count, `whole` is the run of 300.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench_client import CLIENT_CORE, SERVER_CORE, Bench, quantile
+
+CONCURRENT, TOKENS = 50, 200
+SMALL, LARGE = 50, 300
+SERVER = {"ttft_ms": 500, "tps": 50, "tokens": TOKENS, "mode": "together"}
+
+
+@dataclass
+class Peer:
+    """A tool: what to install, how to call it, how to read what it says (ms: TTFT, ITL)."""
+
+    requirement: str
+    command: Callable[[str, int, Path, Path], list[str]]
+    report: Callable[[Path], str]
+
+
+def find(folder: Path, pattern: str) -> Any:
+    """The JSON of the first file that matches."""
+    return json.loads(next(folder.rglob(pattern)).read_text())
+
+
+def aiperf(url: str, requests: int, tokenizer: Path, out: Path) -> list[str]:
+    return [
+        "aiperf", "profile", "-m", "mock", "--tokenizer", str(tokenizer), "-u", url,
+        "--endpoint-type", "chat", "--streaming", "--concurrency", str(CONCURRENT),
+        "--request-count", str(requests), "--prompt-input-tokens-mean", "100",
+        "--prompt-output-tokens-mean", str(TOKENS), "--num-dataset-entries", "50", "--ui", "none",
+        "--use-server-token-count", "--output-artifact-dir", str(out),
+    ]  # fmt: skip
+
+
+def aiperf_report(out: Path) -> str:
+    page = find(out, "profile_export_aiperf.json")
+    page = page.get("records", page)
+    ttft, itl = page["time_to_first_token"], page["inter_token_latency"]
+    return f"TTFT p50 {ttft['p50']:.1f}, ITL mean {itl['avg']:.2f}"
+
+
+def guidellm(url: str, requests: int, tokenizer: Path, out: Path) -> list[str]:
+    return [
+        "guidellm", "run", "--backend",
+        f"kind=openai_http,target={url},model=mock,request_format=/v1/chat/completions",
+        "--profile", f"kind=concurrent,streams={CONCURRENT}",
+        "--constraint", f"kind=max_requests,count={requests}",
+        "--data", f"kind=synthetic_text,prompt_tokens=100,output_tokens={TOKENS}",
+        "--tokenizer", f"kind=huggingface_auto,model={tokenizer}",
+        "--output", f"kind=json,path={out}/report.json", "--disable-console",
+    ]  # fmt: skip
+
+
+def guidellm_report(out: Path) -> str:
+    metrics = find(out, "report.json")["benchmarks"][0]["metrics"]
+    ttft = metrics["time_to_first_token_ms"]["successful"]
+    itl = metrics["inter_token_latency_ms"]["successful"]
+    return f"TTFT p50 {ttft['median']:.1f}, ITL mean {itl['mean']:.2f} (means of requests)"
+
+
+def genai_bench(url: str, requests: int, tokenizer: Path, out: Path) -> list[str]:
+    return [
+        "genai-bench", "benchmark", "--api-backend", "vllm", "--api-base", url, "--api-key", "x",
+        "--api-model-name", "mock", "--model-tokenizer", str(tokenizer), "--task", "text-to-text",
+        "--max-time-per-run", "3", "--max-requests-per-run", str(requests),
+        "--num-concurrency", str(CONCURRENT), "--traffic-scenario", f"D(100,{TOKENS})",
+        "--experiment-base-dir", str(out), "--log-dir", str(out),
+    ]  # fmt: skip
+
+
+def genai_bench_report(out: Path) -> str:
+    pages = [path for path in out.rglob("*.json") if "metadata" not in path.name]
+    stats = json.loads(pages[0].read_text())["aggregated_metrics"]["stats"]
+    ttft, tpot = stats["ttft"]["p50"] * 1e3, stats["tpot"]["mean"] * 1e3
+    return f"TTFT p50 {ttft:.1f}, TPOT mean {tpot:.2f} (no gaps)"
+
+
+def inference_perf(url: str, requests: int, tokenizer: Path, out: Path) -> list[str]:
+    config = f"""api: {{type: chat, streaming: true}}
+server: {{type: vllm, model_name: mock, base_url: "{url}", ignore_eos: true}}
+tokenizer: {{pretrained_model_name_or_path: {tokenizer}}}
+data: {{type: mock}}
+load:
+  type: concurrent
+  num_workers: 1
+  worker_max_concurrency: 100
+  stages: [{{num_requests: {requests}, concurrency_level: {CONCURRENT}}}]
+report: {{request_lifecycle: {{summary: true, per_stage: true, per_request: false}}}}
+storage: {{local_storage: {{path: {out}/out}}}}
+"""
+    (out / "config.yaml").write_text(config)
+    return ["inference-perf", "-c", str(out / "config.yaml")]
+
+
+def inference_perf_report(out: Path) -> str:
+    latency = find(out, "summary_lifecycle_metrics.json")["successes"]["latency"]
+    ttft, itl = latency["time_to_first_token"], latency["inter_token_latency"]
+    return f"TTFT p50 {ttft['median'] * 1e3:.1f}, ITL p50 {itl['median'] * 1e3:.2f}"
+
+
+PEERS = {
+    "genai-bench": Peer("genai-bench==0.0.5", genai_bench, genai_bench_report),
+    "inference-perf": Peer("inference-perf==0.7.0", inference_perf, inference_perf_report),
+    "guidellm": Peer("guidellm==0.8.1", guidellm, guidellm_report),
+    "aiperf": Peer("aiperf==0.13.0", aiperf, aiperf_report),
+}
+
+
+@contextmanager
+def tree_cpu() -> Iterator[list[float]]:
+    """CPU seconds of the children that end inside, with their own children."""
+    spent: list[float] = []
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    yield spent
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def make_tokenizer(folder: Path, python: Path) -> Path:
+    """A small byte-level BPE in the form the peers load, made by a peer's own packages."""
+    script = (
+        "import sys, json, pathlib\n"
+        "from tokenizers import ByteLevelBPETokenizer\n"
+        "from transformers import PreTrainedTokenizerFast\n"
+        "t = ByteLevelBPETokenizer()\n"
+        "t.train_from_iterator([pathlib.Path(json.__file__).read_text()], vocab_size=2000)\n"
+        "p = PreTrainedTokenizerFast(tokenizer_object=t._tokenizer, eos_token='<|end|>')\n"
+        "p.chat_template = '{% for m in messages %}{{ m.content }}{% endfor %}'\n"
+        "p.save_pretrained(sys.argv[1])\n"
+    )
+    subprocess.run([python, "-c", script, str(folder)], check=True)
+    return folder
+
+
+def run_peer(bench: Bench, name: str, folder: Path, requests: int, tokenizer: Path) -> Any:
+    """(CPU seconds, its report) of one run; raises what the tool says when it fails."""
+    peer = PEERS[name]
+    with tempfile.TemporaryDirectory() as out, bench.server(False, **SERVER) as base_url:
+        words = peer.command(base_url.removesuffix("/v1"), requests, tokenizer, Path(out))
+        words[0] = str(folder / name / "bin" / words[0])
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        with tree_cpu() as spent:
+            subprocess.run(
+                words, cwd=out, env=env, check=True, timeout=300,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        return spent[0], peer.report(Path(out))
+
+
+def run_ours(bench: Bench, requests: int) -> Any:
+    cycle_s = 0.5 + TOKENS / 50
+    rounds = requests // CONCURRENT
+    with tree_cpu() as spent:
+        measured = bench.load(
+            "agentload", SERVER, sessions=CONCURRENT, turns=max(1, rounds), edge_s=0.1,
+            seconds=max(1, rounds) * cycle_s, freezes=False,
+        )  # fmt: skip
+    gaps = measured.gap_errors_ms()
+    ttft = quantile(measured.ttft_errors_ms(), 0.5)
+    return spent[0], f"TTFT p50 {500 + ttft:.1f}, ITL error p99 {quantile(gaps, 0.99):.3f}"
+
+
+def row(name: str, small: Any, large: Any) -> str:
+    tokens = (LARGE - SMALL) * TOKENS / 1000
+    marginal, whole = (large[0] - small[0]) / tokens, large[0] / (LARGE * TOKENS / 1000)
+    return f"| {name} | {marginal:.3f} | {whole:.3f} | {large[1]} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", choices=PEERS, action="append")
+    parser.add_argument("--install", action="store_true")
+    given = parser.parse_args()
+    print(f"server on core {SERVER_CORE}, agentload on core {CLIENT_CORE}, load {os.getloadavg()}")
+    print("| tool | CPU s / 1,000 tokens, marginal | whole | says (truth: 500 ms, 20 ms) |")
+    print("|---|---|---|---|", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(Path(scratch), False)
+        print(row("agentload", run_ours(bench, SMALL), run_ours(bench, LARGE)), flush=True)
+        for name in given.only or PEERS:
+            python = given.folder / name / "bin" / "python"
+            if not python.exists() and given.install:
+                subprocess.run([sys.executable, "-m", "venv", given.folder / name], check=True)
+                requirement = PEERS[name].requirement
+                subprocess.run([python, "-m", "pip", "install", "-q", requirement], check=True)
+            if not python.exists():
+                print(f"| {name} | not installed in {given.folder} | | |", flush=True)
+                continue
+            try:
+                tokenizer = make_tokenizer(Path(scratch) / name, python)
+                runs = [run_peer(bench, name, given.folder, n, tokenizer) for n in (SMALL, LARGE)]
+                print(row(name, *runs), flush=True)
+            except (subprocess.SubprocessError, OSError, KeyError, StopIteration) as error:
+                print(f"| {name} | failed: {type(error).__name__}: {error} | | |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
