@@ -8,7 +8,7 @@ from agentload.sim.core.frontend import Frontend
 from agentload.sim.core.histogram import Histogram
 from agentload.sim.core.offline import Offline, Replica, Turn, TurnResult
 from agentload.sim.core.request import Request
-from agentload.sim.core.scheduler import Counters
+from agentload.sim.core.step import Counters
 
 __all__ = [
     "ConfigError",

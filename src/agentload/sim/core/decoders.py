@@ -13,11 +13,12 @@ class Decoders:
     per tick modulo the block size, who ends when in a heap.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, *, ahead: bool) -> None:
         self.tick = 0
         self.count = 0
         self.context = 0
         self._block_size = block_size
+        self._ahead = ahead  # batches are formed before the tokens of the step under way are known
         self._needs = [0] * block_size
         self._ends: list[tuple[int, int, Request, int]] = []
         self._serial = 0
@@ -56,6 +57,20 @@ class Decoders:
     def computed(self, request: Request) -> int:
         """Tokens of a decoding request whose KV is computed."""
         return request.start_context + self.tick - request.start_tick
+
+    def hashable(self, request: Request, scheduled: int) -> int:
+        """Tokens of a decoding request whose full blocks have a hash in vLLM by now.
+
+        A request below place `scheduled` in the running list was scheduled by the pass under way,
+        which counts the token to be computed. With asynchronous scheduling it is one less: the
+        latest token is not known, unless a prefill ended with it.
+        """
+        computed = self.computed(request)
+        if not self._ahead:
+            return computed + int(request.order < scheduled)
+        if self.tick == request.start_tick or request.order < scheduled:
+            return computed
+        return computed - 1
 
     def advance(self, steps: int) -> None:
         """All of them took `steps` steps."""

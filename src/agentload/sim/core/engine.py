@@ -3,52 +3,17 @@
 import heapq
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from agentload.sim.core.admission import prepare
 from agentload.sim.core.blocks import UNLIMITED, Node
 from agentload.sim.core.config import EngineConfig
 from agentload.sim.core.cost import StepCost
 from agentload.sim.core.histogram import Histogram
 from agentload.sim.core.request import Request, State
-from agentload.sim.core.scheduler import Batch, Counters, Scheduler
+from agentload.sim.core.scheduler import Scheduler
+from agentload.sim.core.step import Batch, Counters, Span
 
 Callback = Callable[[Request, float], None]
-
-
-@dataclass(slots=True)
-class Span:
-    """Steps under way: a batch repeated `steps` times, the i-th taking first_s + i * growth_s."""
-
-    batch: Batch
-    start_s: float
-    first_s: float
-    growth_s: float
-    steps: int = 1
-
-    def boundary_s(self, steps: int) -> float:
-        """When `steps` of them have ended."""
-        return self.start_s + steps * self.first_s + self.growth_s * (steps * (steps - 1) / 2)
-
-    @property
-    def end_s(self) -> float:
-        return self.boundary_s(self.steps)
-
-    def steps_before(self, at_s: float) -> int:
-        """The least number of steps that end at or after `at_s`."""
-        wait_s = at_s - self.start_s
-        if wait_s <= 0:
-            return 0
-        if self.growth_s > 0:
-            half = self.first_s - self.growth_s / 2
-            root = math.sqrt(half * half + 2 * self.growth_s * wait_s)
-            steps = max(0, math.floor((root - half) / self.growth_s))
-        else:
-            steps = math.floor(wait_s / self.first_s)
-        while steps and self.boundary_s(steps - 1) >= at_s:
-            steps -= 1
-        while self.boundary_s(steps) < at_s:
-            steps += 1
-        return steps
 
 
 class Engine:
@@ -91,13 +56,11 @@ class Engine:
         blocks, a prompt that leaves no room below `max_model_len`, or a sequence that could never
         fit in the KV cache. Output beyond `max_model_len` is cut.
         """
-        self._check(request, at_s)
-        size = self.config.block_size
-        request.capacities = [tokens // size for tokens in request.capacities]
-        request.capacities[-1] = UNLIMITED
-        request.output_tokens = min(
-            request.output_tokens, self.config.max_model_len - request.prompt_tokens
-        )
+        if at_s < self.now_s:
+            raise ValueError(
+                f"request {request.request_id}: at_s={at_s} is before now ({self.now_s})"
+            )
+        prepare(request, self.config)
         for node in request.nodes:
             node.users[request] = None
         self._serial += 1
@@ -177,31 +140,6 @@ class Engine:
 
     # -- the inside -----------------------------------------------------------------------------
 
-    def _check(self, request: Request, at_s: float) -> None:
-        config = self.config
-        name = f"request {request.request_id}"
-        if request.state is not State.NEW or request in request.nodes[0].users:
-            raise ValueError(f"{name}: already added")
-        if at_s < self.now_s:
-            raise ValueError(f"{name}: at_s={at_s} is before now ({self.now_s})")
-        for tokens in request.capacities[:-1]:
-            if tokens % config.block_size:
-                raise ValueError(
-                    f"{name}: a path entry of {tokens} tokens does not cover whole blocks of "
-                    f"{config.block_size}"
-                )
-        if request.prompt_tokens >= config.max_model_len:
-            raise ValueError(
-                f"{name}: {request.prompt_tokens} prompt tokens leave no room for output below "
-                f"max_model_len={config.max_model_len}"
-            )
-        longest = min(request.prompt_tokens + request.output_tokens, config.max_model_len)
-        if longest > config.usable_blocks * config.block_size:
-            raise ValueError(
-                f"{name}: {longest} tokens never fit in {config.usable_blocks} blocks of "
-                f"{config.block_size}"
-            )
-
     def _cut_for_arrival(self, at_s: float) -> None:
         """Shorten a jump so that it ends at the first pass that sees an arrival at `at_s`."""
         span, scheduler = self._span, self._scheduler
@@ -226,18 +164,8 @@ class Engine:
             if scheduler.waiting and not scheduler.running:
                 raise AssertionError("the head of the waiting queue can never be admitted")
             return
-        attention, prefill, singles, context = 0.0, 0, 0, batch.context
-        for _, tokens, start in batch.chunks:
-            if tokens == 1:
-                singles += 1
-                context += start + 1
-            else:
-                prefill += tokens
-                attention += tokens * (start + 0.5 * tokens)
-        first_s = self.cost.step_s(prefill, batch.decodes + singles, context, attention)
-        span = Span(batch, now_s, first_s, self.cost.growth_s(batch.decodes))
-        self._span = span
-        scheduler.counters.prefill_computed += prefill + singles
+        span = self._span = Span.of(batch, now_s, self.cost)
+        scheduler.counters.prefill_computed += sum(tokens for _, tokens, _ in batch.chunks)
         changed = batch.decodes != scheduler.decoders.count or (freed and scheduler.waiting)
         if not (batch.chunks or batch.preempted or changed or scheduler.head_gains()):
             span.steps = self._jump_steps()

@@ -3,44 +3,14 @@
 import sys
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from agentload.sim.core.blocks import BlockPool, Node, Piece
+from agentload.sim.core.blocks import BlockPool, Node
 from agentload.sim.core.config import EngineConfig
 from agentload.sim.core.decoders import Decoders
 from agentload.sim.core.request import Request, State
+from agentload.sim.core.step import Batch, Counters
 
-NONE, ALL = 0, sys.maxsize  # places in the running list, see `Scheduler._settle`
-
-
-@dataclass(slots=True)
-class Batch:
-    """What one pass decided: chunks are (request, tokens, start); every decoder takes a step."""
-
-    chunks: list[tuple[Request, int, int]] = field(default_factory=list)
-    decodes: int = 0
-    context: int = 0
-    preempted: bool = False
-
-    @property
-    def empty(self) -> bool:
-        return not self.chunks and not self.decodes
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the engine was made; tokens unless the name says otherwise."""
-
-    steps: int = 0
-    busy_s: float = 0.0
-    prefill_computed: int = 0  # prompt tokens computed, recomputation after preemption included
-    prompt_admitted: int = 0  # prompt tokens of requests admitted for the first time
-    generated: int = 0
-    prefix_queries: int = 0  # tokens looked up, first admissions only, as vLLM counts
-    prefix_hits: int = 0
-    preemptions: int = 0
-    finished_requests: int = 0
-    aborted_requests: int = 0
+NONE, ALL = 0, sys.maxsize  # places in the running list, see `Decoders.hashable`
 
 
 class Scheduler:
@@ -53,7 +23,7 @@ class Scheduler:
             caching=config.enable_prefix_caching,
             unhashed_first=config.unhashed_blocks_first,
         )
-        self.decoders = Decoders(config.block_size)
+        self.decoders = Decoders(config.block_size, ahead=config.async_scheduling)
         self.waiting: deque[Request] = deque()
         self.running: dict[Request, None] = {}  # in order of admission
         self.prefilling: dict[Request, None] = {}  # the part of it that is not decoding, in order
@@ -145,7 +115,8 @@ class Scheduler:
         while budget > 0 and self.waiting and len(self.running) < config.max_num_seqs:
             request = self.waiting[0]
             total = request.total_tokens
-            pieces = self._lookup(request, (total - 1) // config.block_size)
+            self._settle(request.nodes, ALL)
+            pieces = self.pool.lookup(request, (total - 1) // config.block_size)
             hit = sum(high - low for _, low, high in pieces)
             cached = hit * config.block_size
             tokens = min(total - cached, threshold)
@@ -201,10 +172,6 @@ class Scheduler:
         if self.config.enable_prefix_caching:
             self.counters.prefix_queries += request.target
             self.counters.prefix_hits += cached
-
-    def _lookup(self, request: Request, limit: int) -> list[Piece]:
-        self._settle(request.nodes, ALL)
-        return self.pool.lookup(request, limit)
 
     def _make_room(self, needed: int, request: Request, batch: Batch, now_s: float) -> bool:
         """Preempt from the tail until `needed` blocks are free; False if `request` went too."""
@@ -265,23 +232,13 @@ class Scheduler:
         self.decoders.stop(request)
 
     def _settle(self, nodes: Iterable[Node], scheduled: int) -> None:
-        """Enter the blocks that decoders have filled in some nodes, the furthest decoder first.
-
-        Those below place `scheduled` in the running list were scheduled by this pass, so one more
-        of their tokens counts. With asynchronous scheduling it is one less: the latest token is
-        not known yet, unless a prefill ended with it.
-        """
+        """Enter the blocks that decoders have filled in some nodes, the furthest decoder first."""
         decoders, size = self.decoders, self.config.block_size
         for node in nodes:
             if not node.decoding:
                 continue
             for request in sorted(node.decoding, key=lambda r: (-decoders.computed(r), r.order)):
-                ahead = int(request.order < scheduled)
-                if self.config.async_scheduling and decoders.tick != request.start_tick:
-                    ahead -= 1
-                elif self.config.async_scheduling:
-                    ahead = 0
-                self.pool.identify(request, (decoders.computed(request) + ahead) // size)
+                self.pool.identify(request, decoders.hashable(request, scheduled) // size)
 
     # -- after a step ---------------------------------------------------------------------------
 
