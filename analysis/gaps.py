@@ -226,14 +226,13 @@ def _turn_figures(batch: _Batch, rule: StallRule, out: TurnGaps) -> Stalls:
     out.p99_s[batch.turn] = _segment_percentile(values, start, count, 0.99, MIN_GAPS_FOR_TURN_P99)
     out.max_s[batch.turn] = _segment_percentile(values, start, count, 1.0, 1)
     out.std_s[batch.turn] = _segment_std(mine, seconds[usable], count)
-    return _stalls(batch, owner, usable & _above(seconds, owner, median, count, rule), seconds, out)
+    return _stalls(batch, owner, usable & _above(seconds, owner, median, rule), seconds, out)
 
 
 def _above(
-    seconds: np.ndarray, owner: np.ndarray, median: np.ndarray, count: np.ndarray, rule: StallRule
+    seconds: np.ndarray, owner: np.ndarray, median: np.ndarray, rule: StallRule
 ) -> np.ndarray:
     threshold = np.maximum(rule.median_factor * median, rule.floor_s)
-    threshold[count < MIN_GAPS_FOR_STALLS] = np.inf
     above: np.ndarray = seconds > threshold[owner]
     return above
 

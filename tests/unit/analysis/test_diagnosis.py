@@ -39,6 +39,17 @@ def keeps(tokens: int) -> Callable[[int, Any], int]:
     return lambda *_: tokens
 
 
+def forgets_the_slow() -> planted.Server:
+    """Most turns lose their history, but those that come back within 25 s do not."""
+    found = server(wait_s=30.0, stagger_s=9.0, budget=512)
+    ended = {(r.session_id, r.turn_index): r.end_s for r in found.rows}
+    for i, r in enumerate(found.rows):
+        before = ended.get((r.session_id, r.turn_index - 1))
+        if before is not None and r.call_start_s - before > 25.0:
+            found.rows[i] = replace(r, cached_tokens=0)
+    return found
+
+
 def refused(share: float, error_class: str) -> planted.Server:
     found = server()
     every = round(1 / share)
@@ -131,6 +142,7 @@ FAULTS: list[tuple[str, str, Callable[[], planted.Server], dict[str, Any]]] = [
      lambda: server(keeps=keeps(16), wait_s=60.0, stagger_s=9.0, budget=512), {}),
     ("evictions", "cache-eviction",
      lambda: server(keeps=evicts, wait_s=30.0, stagger_s=9.0, budget=512), {}),
+    ("slow turns evicted", "cache-eviction", forgets_the_slow, {}),
     ("large blocks", "cache-block-too-large",
      lambda: server(keeps=keeps(0), context=(300, 500)), {"settings": {"block_size": 16_384}}),
     ("not chunked", "chunking-off", lambda: server(chunked=False), {}),

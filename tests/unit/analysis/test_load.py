@@ -124,6 +124,7 @@ def test_the_same_request_twice_is_named(folder: Path) -> None:
     assert faults_of(folder)[0] == (
         "turns.csv, row 5, column request_id: 's0-0': the same request was there before"
     )
+    assert len(load_run(folder, keep_good_rows=True).turns) == 3
 
 
 def test_bytes_that_are_no_utf8_are_named(folder: Path) -> None:
