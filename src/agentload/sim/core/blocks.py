@@ -133,6 +133,8 @@ class BlockPool:
 
     def take(self, count: int) -> None:
         """Hand out `count` free blocks, evicting cached ones in the order of the queue."""
+        if not count:
+            return
         self.free -= count
         if self._blank:
             blank = min(self._blank, count)

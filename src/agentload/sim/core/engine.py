@@ -79,7 +79,7 @@ class Engine:
             return
         self._serial += 1
         heapq.heappush(self._aborts, (at_s, self._serial, request))
-        self._span.steps = min(self._span.steps, max(1, self._span.steps_before(at_s)))
+        self._span.set_steps(min(self._span.steps, max(1, self._span.steps_before(at_s))))
 
     def next_wake_s(self) -> float | None:
         """When the next thing happens; None when idle and nothing is to arrive."""
@@ -151,7 +151,7 @@ class Engine:
         ):
             return
         steps = span.steps_before(at_s) + int(self.config.async_scheduling)
-        span.steps = min(span.steps, max(1, steps))
+        span.set_steps(min(span.steps, max(1, steps)))
 
     def _begin(self, now_s: float, batch: Batch | None = None, *, freed: bool = False) -> None:
         """Start the next span; `freed`: blocks were freed after the batch was formed."""
@@ -168,7 +168,7 @@ class Engine:
         scheduler.counters.prefill_computed += sum(tokens for _, tokens, _ in batch.chunks)
         changed = batch.decodes != scheduler.decoders.count or (freed and scheduler.waiting)
         if not (batch.chunks or batch.preempted or changed or scheduler.head_gains()):
-            span.steps = self._jump_steps()
+            span.set_steps(self._jump_steps())
         if self._arrivals:
             self._cut_for_arrival(self._arrivals[0][0])
 
@@ -211,7 +211,8 @@ class Engine:
         self._count_outputs(outputs, now_s)
         batch = None
         if self.config.async_scheduling:
-            batch = self._pass(now_s, span.boundary_s(span.steps - 1))
+            last_start_s = span.start_s if span.steps == 1 else span.boundary_s(span.steps - 1)
+            batch = self._pass(now_s, last_start_s)
         freed = self._process_aborts(now_s)
         self._span = None
         freed = self._deliver(outputs, now_s) or freed

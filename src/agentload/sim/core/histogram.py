@@ -24,6 +24,9 @@ class Histogram:
 
     def add_ramp(self, first_s: float, growth_s: float, steps: int, times: int) -> None:
         """Count, `times` each, the durations first, first + growth, ... (`steps` of them)."""
+        if steps == 1:
+            self.add(first_s, times)
+            return
         done = 0
         while done < steps:
             value = first_s + growth_s * done

@@ -59,7 +59,7 @@ class Scheduler:
     def _schedule_running(self, batch: Batch, threshold: int) -> int | None:
         """Everyone gets what they want, whatever the order; None when they cannot."""
         budget = self.config.max_num_batched_tokens - self.decoders.count
-        needed = self.decoders.blocks_needed()
+        needed = ahead = self.decoders.blocks_needed()
         grants = []
         for request in self.prefilling:
             wanted = min(request.target - request.computed, threshold)
@@ -72,8 +72,8 @@ class Scheduler:
                 budget -= tokens
         if needed > self.pool.free:
             return None
-        self.taken_ahead = self.decoders.blocks_needed()
-        self.pool.take(self.taken_ahead)
+        self.taken_ahead = ahead
+        self.pool.take(ahead)
         for request, tokens in grants:
             self._grant(batch, request, tokens)
         return budget
@@ -265,7 +265,8 @@ class Scheduler:
                 else:
                     self.decoders.start(request)
                 outputs.append(request)
-        outputs.sort(key=lambda request: request.order)
+        if len(outputs) > 1:
+            outputs.sort(key=lambda request: request.order)
         return outputs
 
     def finish(self, request: Request) -> None:

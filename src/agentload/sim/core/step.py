@@ -45,7 +45,13 @@ class Span:
     start_s: float
     first_s: float
     growth_s: float
+    end_s: float
     steps: int = 1
+
+    def set_steps(self, steps: int) -> None:
+        """Repeat the batch this often."""
+        self.steps = steps
+        self.end_s = self.boundary_s(steps)
 
     def boundary_s(self, steps: int) -> float:
         """When `steps` of them have ended."""
@@ -63,11 +69,7 @@ class Span:
                 prefill += tokens
                 attention += tokens * (start + 0.5 * tokens)
         first_s = cost.step_s(prefill, decodes, context, attention)
-        return cls(batch, start_s, first_s, cost.growth_s(batch.decodes))
-
-    @property
-    def end_s(self) -> float:
-        return self.boundary_s(self.steps)
+        return cls(batch, start_s, first_s, cost.growth_s(batch.decodes), start_s + first_s)
 
     def steps_before(self, at_s: float) -> int:
         """The least number of steps that end at or after `at_s`."""
