@@ -24,7 +24,7 @@ class FirstTokenWatch:
         """Whether these next bytes complete the first token event; broken events are no token."""
         for _, payload in self._decoder.feed(data):
             try:
-                if chunk.output_of(chunk.parse_event(payload)):
+                if chunk.output_of(chunk.first_choice(chunk.parse_event(payload))):
                     return True
             except chunk.BadEventError:
                 continue
@@ -58,7 +58,7 @@ class AnswerFold:
         """One event; `read` numbers the socket read that completed it."""
         if self.done:
             return
-        if data.strip() == b"[DONE]":
+        if data[:1] != b"{" and data.strip() == b"[DONE]":
             self.done = True
             self.result.end_ns = stamp_ns
             return
@@ -96,11 +96,11 @@ class AnswerFold:
             return
         if isinstance(choice.get("finish_reason"), str):
             result.finish_reason = choice["finish_reason"]
-        ids = chunk.tokens_in(event)
+        ids = chunk.tokens_in(choice)
         if ids is not None:
             self._counts_ids = True
             self._ids_since_token += ids
-        output = chunk.output_of(event)
+        output = chunk.output_of(choice)
         if output:
             self._take_output(output, stamp_ns, read)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -13,11 +12,10 @@ class BadEventError(ValueError):
     """An event whose data is not a JSON object."""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Generated text of one event by channel; empty strings where there is none.
+class Output(NamedTuple):
+    """Generated text of one event by channel; empty where there is none.
 
-    `tool_calls` are (index, name, argument fragment).
+    `tool_calls` are (index, name, argument fragment), at least one of the two not empty.
     """
 
     content: str = ""
@@ -25,7 +23,7 @@ class Output:
     tool_calls: tuple[tuple[int, str, str], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.content or self.reasoning or any(n or a for _, n, a in self.tool_calls))
+        return bool(self.content or self.reasoning or self.tool_calls)
 
 
 NO_OUTPUT = Output()
@@ -50,20 +48,20 @@ def _lenient(data: bytes) -> object:
         raise BadEventError(f"event is not JSON: {data[:80]!r}") from None
 
 
-def output_of(event: dict[str, Any]) -> Output:
-    """Generated text in the first choice: a chat delta, or the text of a completion."""
-    choice = first_choice(event)
+def output_of(choice: dict[str, Any] | None) -> Output:
+    """Generated text of a choice: a chat delta, or the text of a completion."""
     if choice is None:
         return NO_OUTPUT
     delta = choice.get("delta")
     if not isinstance(delta, dict):
-        text = _text(choice.get("text"))
-        return Output(text) if text else NO_OUTPUT
-    content = _text(delta.get("content"))
+        return Output(_text(choice.get("text")))
+    content = delta.get("content")
+    if type(content) is str and len(delta) == 1:  # nearly every chunk of a stream
+        return Output(content)
     reasoning = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
     calls = delta.get("tool_calls")
     tool_calls = _tool_calls(calls) if isinstance(calls, list) else ()
-    return Output(content, reasoning, tool_calls)
+    return Output(_text(content), reasoning, tool_calls)
 
 
 def first_choice(event: dict[str, Any]) -> dict[str, Any] | None:
@@ -97,10 +95,9 @@ def count(value: object) -> int | None:
     return None
 
 
-def tokens_in(event: dict[str, Any]) -> int | None:
-    """Tokens of this one event by its `token_ids` (vLLM's `return_token_ids`), else None."""
-    choice = first_choice(event)
-    ids = choice.get("token_ids") if choice else None
+def tokens_in(choice: dict[str, Any]) -> int | None:
+    """Tokens of a choice by its `token_ids` (vLLM's `return_token_ids`), else None."""
+    ids = choice.get("token_ids")
     return len(ids) if isinstance(ids, list) else None
 
 
@@ -122,7 +119,7 @@ def _tool_calls(calls: list[Any]) -> tuple[tuple[int, str, str], ...]:
         arguments = function.get("arguments")
         if isinstance(arguments, dict) and arguments:
             arguments = json.dumps(arguments)
-        found.append(
-            (position if index is None else index, _text(function.get("name")), _text(arguments))
-        )
+        name, fragment = _text(function.get("name")), _text(arguments)
+        if name or fragment:
+            found.append((position if index is None else index, name, fragment))
     return tuple(found)

@@ -27,6 +27,16 @@ class SseDecoder:
         """Events completed by these bytes. Raises `SseError` for one event above 16 MiB."""
         if not data:
             return []
+        # Nearly every read of a token stream is one whole event of one line.
+        if (
+            not self._pending
+            and data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and data.find(b"\n") == len(data) - 2
+            and b"\r" not in data
+        ):
+            self._at_start = self._after_cr = False
+            return [(b"", bytes(data[6:-2]))] if len(data) > 8 else []
         if self._after_cr or b"\r" in data:
             data = self._with_lf(data)
         pending = self._pending
