@@ -121,6 +121,7 @@ class AnswerFold:
     def _take_stamp(self, stamp_ns: int, read: int) -> None:
         result = self.result
         merged = read == self._read_of_last_token
+        result.late_merged += merged and read in self._late_reads
         if merged and self._opens_read:
             result.merged_reads += 1
             # All events of a read carry its last stamp. When the reader came late the read's

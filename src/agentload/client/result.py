@@ -50,6 +50,7 @@ class StreamResult:
     merged: list[bool] = field(default_factory=list)
     stamp_source: Literal["kernel", "user"] = "user"
     merged_reads: int = 0
+    late_merged: int = 0  # of the merged, those that had waited for a late reader
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None

@@ -275,7 +275,8 @@ class Client:
             # From the start, should the kill have come in the middle of the parsing.
             result.chunk_ns.clear()
             result.merged.clear()
-            result.merged_reads, result.flags, result.end_ns = 0, (), None
+            result.merged_reads = result.late_merged = 0
+            result.flags, result.end_ns = (), None
             measure(exchange, result, (offset_ns, realtime_offset_ns()))
         result.status = "aborted"
         result.error_class = "aborted_by_test_end"

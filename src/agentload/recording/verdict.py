@@ -27,7 +27,8 @@ class Evidence:
     loop_lag_p99_s: float | None = None
     shortest_gap_s: float | None = None
     chunks: int = 0
-    merged_chunks: int = 0
+    late_merged_chunks: int = 0  # read together because the reader came late
+    user_stamped_chunks: int = 0  # stamped by the program, not by the kernel
     busy_seconds_share: float | None = None
     throttled_periods: int | None = None
     clock_offset_error_s: float | None = None
@@ -72,19 +73,21 @@ def _missing(e: Evidence) -> Iterator[str]:
 
 
 def _doubtful(e: Evidence) -> Iterator[str]:
-    if (
-        e.loop_lag_p99_s is not None
+    if (  # a kernel stamp is right however late the program is; its own stamp is late with it
+        e.user_stamped_chunks
+        and e.loop_lag_p99_s is not None
         and e.shortest_gap_s
         and e.loop_lag_p99_s > SHORTEST_GAP_SHARE * e.shortest_gap_s
     ):
         yield (
             f"event loop late by {e.loop_lag_p99_s * 1e3:.1f} ms (P99), more than half of the "
-            f"shortest token gap of {e.shortest_gap_s * 1e3:.1f} ms"
+            f"shortest token gap of {e.shortest_gap_s * 1e3:.1f} ms, and {e.user_stamped_chunks} "
+            "chunks have no kernel stamp"
         )
-    if e.chunks and e.merged_chunks / e.chunks > MERGED_SHARE:
+    if e.chunks and e.late_merged_chunks / e.chunks > MERGED_SHARE:
         yield (
-            f"{e.merged_chunks / e.chunks:.2%} of the chunks shared a read with another "
-            f"(more than {MERGED_SHARE:.1%})"
+            f"{e.late_merged_chunks / e.chunks:.2%} of the chunks were read together with another "
+            f"because the reader came late (more than {MERGED_SHARE:.1%})"
         )
     if e.busy_seconds_share is not None and e.busy_seconds_share > BUSY_SECONDS_SHARE:
         yield (

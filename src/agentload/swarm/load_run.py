@@ -47,6 +47,8 @@ class Counters:
     listener_errors: int = 0
     chunks: int = 0
     merged_chunks: int = 0
+    late_merged_chunks: int = 0
+    user_stamped_chunks: int = 0
     seconds: int = 0
     busy_seconds: int = 0
     shortest_gap_s: float | None = None
@@ -231,6 +233,9 @@ class LoadRun:
         counters = self.counters
         counters.chunks += len(result.chunk_ns)
         counters.merged_chunks += sum(result.merged)
+        counters.late_merged_chunks += result.late_merged
+        if result.stamp_source == "user":
+            counters.user_stamped_chunks += len(result.chunk_ns)
         if len(gaps_s) >= MIN_GAPS_FOR_SHORTEST:
             median_s = sorted(gaps_s)[len(gaps_s) // 2]
             counters.shortest_gap_s = min(counters.shortest_gap_s or median_s, median_s)
@@ -284,6 +289,8 @@ class LoadRun:
             "rows_refused": self.recorder.rows.refused,
             "chunks": c.chunks,
             "merged_chunks": c.merged_chunks,
+            "late_merged_chunks": c.late_merged_chunks,
+            "user_stamped_chunks": c.user_stamped_chunks,
             "shortest_gap_s": c.shortest_gap_s,
             "busy_seconds_share": c.busy_seconds / c.seconds if c.seconds else None,
             "loop_lag_p99_s": self.lag.whole_run.quantile_s(0.99),

@@ -14,6 +14,8 @@ Status = Mapping[str, Any]
 _HEALTH = (
     "chunks",
     "merged_chunks",
+    "late_merged_chunks",
+    "user_stamped_chunks",
     "shortest_gap_s",
     "busy_seconds_share",
     "loop_lag_p99_s",
@@ -78,7 +80,8 @@ def evidence(statuses: Iterable[Status], **more: Any) -> Evidence:
         loop_lag_p99_s=largest(known, "loop_lag_p99_s"),
         shortest_gap_s=smallest(known, "shortest_gap_s"),
         chunks=total(known, "chunks"),
-        merged_chunks=total(known, "merged_chunks"),
+        late_merged_chunks=total(known, "late_merged_chunks"),
+        user_stamped_chunks=total(known, "user_stamped_chunks"),
         busy_seconds_share=largest(known, "busy_seconds_share"),
         throttled_periods=None if throttled is None else int(throttled),
         **more,

@@ -33,12 +33,13 @@ DONE = b"[DONE]"
 def test_events_of_one_read_are_marked_merged() -> None:
     result = fold(*[delta("a")] * 5, DONE, reads=[0, 1, 1, 1, 2, 3])
     assert result.merged == [False, False, True, True, False]
-    assert result.merged_reads == 1
+    assert (result.merged_reads, result.late_merged) == (1, 0)
 
 
 def test_the_first_event_of_a_late_merged_read_says_nothing_either() -> None:
     result = fold(*[delta("a")] * 4, DONE, reads=[0, 1, 1, 2, 3], late_reads={1, 2})
     assert result.merged == [False, True, True, False]
+    assert result.late_merged == 1
 
 
 def test_a_role_chunk_with_the_first_token_is_no_merge() -> None:
