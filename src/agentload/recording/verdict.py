@@ -13,6 +13,7 @@ BUSY_CPU = 0.7
 BUSY_SECONDS_SHARE = 0.1
 CLOCK_ERROR_S = 0.005
 MIN_PLAN_SHARE = 0.95
+SIMULATOR_LATE_SHARE = 0.01  # of its chunks more than 5 ms late: what the embedded server keeps to
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ def _doubtful(e: Evidence) -> Iterator[str]:
         )
     for worker in e.clock_offset_unknown:
         yield f"clock offset of worker {worker} not measured"
-    if e.simulator_late_share:
+    if e.simulator_late_share is not None and e.simulator_late_share > SIMULATOR_LATE_SHARE:
         yield (
-            f"the simulator fell behind its own clock in {e.simulator_late_share:.1%} of its "
-            "steps: lower --speed"
+            f"the simulator sent {e.simulator_late_share:.1%} of its chunks more than 5 ms late "
+            f"(more than {SIMULATOR_LATE_SHARE:.0%}): lower --speed"
         )

@@ -101,7 +101,7 @@ def test_a_clean_run_is_valid() -> None:
         ({"throttled_periods": 4}, "suspect", "quota stopped a worker 4 times"),
         ({"clock_offset_error_s": 0.0051}, "suspect", "5.1 ms only"),
         ({"clock_offset_unknown": ("w2",)}, "suspect", "w2 not measured"),
-        ({"simulator_late_share": 0.02}, "suspect", "simulator fell behind"),
+        ({"simulator_late_share": 0.011}, "suspect", "1.1% of its chunks more than 5 ms late"),
     ],
 )
 def test_each_fault_is_named(change: dict[str, object], level: str, reason: str) -> None:
@@ -109,6 +109,10 @@ def test_each_fault_is_named(change: dict[str, object], level: str, reason: str)
     assert judgement.level == level
     assert len(judgement.reasons) == 1
     assert reason in judgement.reasons[0]
+
+
+def test_a_simulator_within_what_it_promises_is_no_fault() -> None:
+    assert judge(replace(CLEAN, simulator_late_share=0.01)).level == "valid"
 
 
 def test_a_late_loop_does_not_spoil_kernel_stamps() -> None:
