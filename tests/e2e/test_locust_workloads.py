@@ -153,3 +153,24 @@ def first_family(rows: list[dict[str, str]]) -> list[dict[str, str]]:
         if row["session_id"].startswith(f"{parent}.{spawned_by}.")
         or (row["session_id"] == parent and row["turn_index"] == following)
     ]
+
+
+def test_tokens_are_calibrated_for_each_kind_of_text(bench: Bench) -> None:
+    """The simulator has four bytes a token whatever the text: a ratio for the mix of a context
+    would plan the prefix a quarter too short."""
+    one_by_one = ("-u", "3", "-r", "0.5", "-t", "8s", "--context-scale", "0.2")
+    folder = run(bench, *one_by_one, "--set", "warm_up.turns_per_session=0")
+    manifest = folder.manifest
+    by_kind = manifest["chars_per_token_by_kind"]
+    assert set(by_kind) == {"json", "prose", "view", "log"}
+    assert list(by_kind.values()) == pytest.approx([4.0] * 4, rel=0.01)
+    assert manifest["chars_per_token"] == pytest.approx(4.0, rel=0.01)
+    first = [row for row in folder.rows() if row["turn_index"] == "0"]
+    assert len(first) == 3
+    for row in first:
+        planned = int(row["planned_prompt_tokens"])
+        assert int(row["prompt_tokens"]) == pytest.approx(planned, rel=0.02)
+    shared = 15_000 * 0.2  # the prefix, in whole blocks of 16
+    for row in first[1:]:
+        assert int(row["cached_tokens"]) == pytest.approx(shared, rel=0.02)
+        assert int(row["planned_prefix_tokens"]) == pytest.approx(shared, rel=0.02)
