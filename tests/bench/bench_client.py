@@ -201,17 +201,19 @@ def requests_rows(bench: Bench) -> Iterator[Row]:
 
 def chunk_rows(bench: Bench) -> Iterator[Row]:
     server = {"ttft_ms": 500, "tps": 50, "tokens": 450, "mode": "burst"}
-    plan = {"sessions": 200, "seconds": 10, "freezes": False, **ONCE}
-    ours = bench.load("agentload", server, **plan)
-    sdk = bench.load("openai", server, **plan)
-    a, b = ours.us_per_chunk(), sdk.us_per_chunk()
-    yield (
-        "CPU per chunk, 200 streams x 50/s in bursts",
-        f"{a:.1f} us",
-        f"{b:.0f} us",
-        f"{b / a:.1f} x",
-        "<= 25 us, >= 8 x",
-    )
+    plan = {"seconds": 10, "freezes": False, **ONCE}
+    ours = bench.load("agentload", server, sessions=200, **plan).us_per_chunk()
+    # Two hundred streams saturate the SDK: it then reads several chunks at once, which makes each
+    # cheaper and its times worthless. Fifty is what it can follow.
+    for sessions in (50, 200):
+        sdk = bench.load("openai", server, sessions=sessions, **plan)
+        yield (
+            f"CPU per chunk, 200 streams x 50/s in bursts (SDK: {sessions})",
+            f"{ours:.1f} us",
+            f"{sdk.us_per_chunk():.0f} us ({sdk.cpu_share():.0%} of the core)",
+            f"{sdk.us_per_chunk() / ours:.1f} x",
+            "<= 25 us, >= 8 x" if sessions == 50 else "",
+        )
 
 
 def itl_rows(bench: Bench) -> Iterator[Row]:
