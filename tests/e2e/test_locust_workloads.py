@@ -174,3 +174,15 @@ def test_tokens_are_calibrated_for_each_kind_of_text(bench: Bench) -> None:
     for row in first[1:]:
         assert int(row["cached_tokens"]) == pytest.approx(shared, rel=0.02)
         assert int(row["planned_prefix_tokens"]) == pytest.approx(shared, rel=0.02)
+
+
+def test_text_cut_inside_words_goes_out_without_role_marks(bench: Bench) -> None:
+    """Marks of eight tokens a message would make prompts of a dozen messages longer than planned,
+    and would end the word that a message cuts."""
+    cut = ("--set", "wire=completions", "--set", "content.cut=inside_word")
+    folder = run(bench, "-u", "2", "-r", "2", "-t", "4s", *cut)
+    rows = folder.rows()
+    assert len(rows) > 8
+    for row in rows:
+        planned = int(row["planned_prompt_tokens"])
+        assert int(row["prompt_tokens"]) == pytest.approx(planned, rel=0.005, abs=2)
