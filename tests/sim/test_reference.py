@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.sim.conservation import assert_blocks_conserved, assert_tokens_conserved
@@ -70,7 +70,35 @@ def workload(draw: st.DrawFn) -> Workload:
     return {"cfg": cfg, "cost": COST, "sessions": sessions}
 
 
+# A waiting request that would hit what another is generating: each block the other fills brings it
+# closer to admission, although decoding only takes blocks away.
+GAINING_HEAD: Workload = {
+    "cfg": {
+        "max_num_seqs": 2,
+        "max_batched": 50,
+        "chunked": True,
+        "prefix_cache": True,
+        "num_blocks": 59,
+        "long_prefill_threshold": 0,
+        "reserve_full_isl": True,
+        "async_sched": False,
+    },
+    "cost": COST,
+    "sessions": [
+        {
+            "t0": 8 * TICK_S,
+            "turns": [{"path": [["a", 64], ["b", 130]], "output": 33, "think_s": 0.0}],
+        },
+        {
+            "t0": 69 * TICK_S,
+            "turns": [{"path": [["a", 64], ["b", 859]], "output": 1, "think_s": 0.0}],
+        },
+    ],
+}
+
+
 @pytest.mark.slow
+@example(GAINING_HEAD)
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(workload())
 def test_fast_core_equals_reference(work: Workload) -> None:

@@ -57,15 +57,17 @@ class Scheduler:
         return threshold
 
     def _schedule_running(self, batch: Batch, threshold: int) -> int | None:
-        """Everyone gets what they want, whatever the order; None when they cannot."""
+        """Give all running requests what they want; None when blocks do not suffice.
+
+        Only the last one can be short of budget: nobody is admitted behind a request that did not
+        get all it wanted, and what a request wants never grows while others are behind it. So
+        every decoder is scheduled, and the order matters for blocks alone.
+        """
         budget = self.config.max_num_batched_tokens - self.decoders.count
         needed = ahead = self.decoders.blocks_needed()
         grants = []
         for request in self.prefilling:
-            wanted = min(request.target - request.computed, threshold)
-            tokens = min(wanted, budget)
-            if tokens < wanted and request is not next(reversed(self.running)):
-                return None
+            tokens = min(request.target - request.computed, threshold, budget)
             if tokens:
                 grants.append((request, tokens))
                 needed += self._blocks_for(request, tokens)
@@ -82,32 +84,24 @@ class Scheduler:
         """One by one in running order, preempting from the tail when blocks run out."""
         budget = self.config.max_num_batched_tokens
         self.taken_ahead = 0
-        starved: list[Request] = []
         for request in list(self.running):
-            if request not in self.running:
+            if request not in self.running or budget <= 0:
                 break
             if request.state is State.LAST:
                 continue
-            if budget <= 0:
-                starved.append(request)
-                continue
-            decoding = request.state is State.DECODING
-            wanted = 1 if decoding else min(request.target - request.computed, threshold)
-            tokens = min(wanted, budget)
-            needed = (
-                int(self.decoders.needs_block(request))
-                if decoding
-                else self._blocks_for(request, tokens)
-            )
+            if request.state is State.DECODING:
+                tokens, needed = 1, int(self.decoders.needs_block(request))
+            else:
+                tokens = min(request.target - request.computed, threshold, budget)
+                needed = self._blocks_for(request, tokens)
             if not self._make_room(needed, request, batch, now_s):
                 break
-            if decoding:
+            if request.state is State.DECODING:
                 self.taken_ahead += needed
                 self.pool.take(needed)
             else:
                 self._grant(batch, request, tokens)
             budget -= tokens
-        self._starve(starved, now_s)
         return budget
 
     def _admit(self, batch: Batch, budget: int, threshold: int, seen_s: float) -> None:
@@ -200,18 +194,6 @@ class Scheduler:
         if request.state is not State.LAST:
             request.state = State.WAITING
         self.waiting.appendleft(request)
-
-    def _starve(self, requests: list[Request], now_s: float) -> None:
-        """Decoders the budget did not reach sit out one step: each owes one token."""
-        for request in requests:
-            if request.state is State.DECODING:
-                self._leave_decoding(request, request.order)
-                request.last_token_s = now_s
-                request.state = State.PREFILLING
-                request.target = request.computed + 1
-                self.pool.identify(request, request.computed // self.config.block_size)
-        if requests:
-            self.prefilling = {r: None for r in self.running if r.state is State.PREFILLING}
 
     def _leave_decoding(self, request: Request, scheduled: int) -> None:
         """Make a decoder's computed tokens explicit; enter what vLLM has hashed by now.
