@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from agentload.client.result import StreamResult
 from agentload.client.transport import Client
 from agentload.clock import NS_PER_S
+from agentload.swarm.bodies import new_body, turn_params
 from agentload.swarm.load_run import LoadRun
 from agentload.workload.session import Session
 from agentload.workload.turn import ChildPlan, Turn
@@ -44,7 +45,7 @@ class Conversation:
         self.failed = False
         self._run = run
         self._client = client
-        self._body = run.new_body()
+        self._body = new_body(run.scenario, run.settings, run.spec.model)
         self._headers = run.scenario.stickiness.headers_for(
             session.session_id, session.parent_session_id
         )
@@ -76,7 +77,8 @@ class Conversation:
 
     def _attempt(self, due: Due) -> StreamResult:
         run, turn, result = self._run, due.turn, StreamResult()
-        self._body.set_turn(run.turn_params(due.output_tokens or turn.output_tokens))
+        output_tokens = due.output_tokens or turn.output_tokens
+        self._body.set_turn(turn_params(run.scenario, run.settings, output_tokens))
         request_id = uuid.uuid4().hex
         in_flight, run.in_flight = run.in_flight, run.in_flight + 1
         run.counters.sent += 1

@@ -9,7 +9,6 @@ from typing import Any
 
 from gevent.event import Event
 
-from agentload.client.body import PlainTextBody, PromptBody, TextBody
 from agentload.client.deadlines import Deadlines
 from agentload.client.result import StreamResult
 from agentload.client.settings import TargetSettings
@@ -159,26 +158,6 @@ class LoadRun:
     def one_shot(self, number: int) -> Session:
         """The session of one turn that interferes."""
         return Session.one_shot(self.scenario, number, *self._text, run_salt=self.spec.run_salt)
-
-    def new_body(self) -> PromptBody:
-        if self.scenario.wire == "chat":
-            return PromptBody(self._fixed_params())
-        cut_inside = self.scenario.content.cut == "inside_word"
-        return (PlainTextBody if cut_inside else TextBody)(self._fixed_params())
-
-    def _fixed_params(self) -> dict[str, Any]:
-        request = self.scenario.request
-        params: dict[str, Any] = {"model": self.spec.model, **request.extra}
-        temperature = self.settings.temperature
-        temperature = request.temperature if temperature is None else temperature
-        return params if temperature is None else {**params, "temperature": temperature}
-
-    def turn_params(self, output_tokens: int) -> dict[str, Any]:
-        """The parameters of one turn. With `exact_output` the answer has just this length."""
-        limit = self.settings.max_tokens
-        tokens = output_tokens if limit is None else min(output_tokens, limit)
-        exact = {"min_tokens": tokens, "ignore_eos": True}
-        return {"max_tokens": tokens, **(exact if self.scenario.request.exact_output else {})}
 
     # -- records ----------------------------------------------------------------------------
 
