@@ -19,6 +19,7 @@ POOR_HIT = 0.9
 LOST_TURN = 0.5  # a turn that kept less than this of what it could is one whose cache was lost
 MAX_LOST_TURNS = 0.03
 NEAR_FULL = 0.9
+OFF_PLAN = 0.02  # points of the hit ratio; blocks and the template cost less than one
 
 
 def reusable_tokens(prompt_tokens: int, first_difference_at: int, block_size: int) -> int:
@@ -120,6 +121,57 @@ _REASONS: tuple[tuple[str, _Test, str, str], ...] = (
 )
 
 
+def off_plan(arm: ArmResults) -> Finding | None:
+    """The reported hit ratio of later turns is not the planned one, and no other finding says so.
+
+    The plan is what a cache without end could reuse (`planned_prefix_tokens`).
+    """
+    turns = _eligible(arm)
+    turns = turns[turns["planned_prefix_tokens"].notna().to_numpy()]
+    if len(turns) < MIN_ELIGIBLE_TURNS:
+        return None
+    prompt = float(turns["prompt_tokens"].sum())
+    planned = float(turns["planned_prefix_tokens"].sum()) / prompt
+    reported = float(turns["cached_tokens"].sum()) / prompt
+    short = turns["planned_prefix_tokens"] - turns["cached_tokens"]
+    if abs(planned - reported) <= OFF_PLAN or (reported < planned and cache_not_effective(arm)):
+        return None
+    worst = turns.assign(short=short.abs()).nlargest(3, "short")
+    evidence = (
+        f"{f.share(reported)} of the prompt tokens of {len(turns):,} later turns was cached; "
+        f"{f.share(planned)} was planned."
+    )
+    rows = tuple(worst["file_row"].astype(int))
+    if reported > planned:
+        return Finding(
+            "hits-above-plan",
+            "More was cached than the plan shares",
+            "problem",
+            "medium",
+            evidence,
+            "Somebody else sends the same prompts, or an earlier run left them in the cache: "
+            "restart the server or give the run another --run-salt.",
+            arm.arm.name,
+            rows,
+        )
+    lost = turns["cached_tokens"] < LOST_TURN * turns["planned_prefix_tokens"]
+    by_eviction = float(short[lost].sum()) > 0.5 * float(short.clip(lower=0).sum())
+    return Finding(
+        "hits-below-plan",
+        "Less was cached than planned",
+        "hint",
+        "medium",
+        f"{evidence} {int(lost.sum())} turns lost more than half of what they share.",
+        "A few turns lose nearly all: the cache evicts some sessions, so give it more room or "
+        "run fewer sessions."
+        if by_eviction
+        else "Every turn loses a little: the server's chat template or a gateway changes the end "
+        "of the history, or answers re-encode to other tokens than were generated.",
+        arm.arm.name,
+        rows,
+    )
+
+
 def kv_pressure(arm: ArmResults) -> Finding | None:
     """Preemptions, or a KV cache so full that they are near."""
     worst = max(arm.pressure, key=lambda p: p.preemptions_per_100 or 0.0)
@@ -170,4 +222,4 @@ def hits_not_reported(arm: ArmResults) -> Finding | None:
     )
 
 
-RULES = (cache_not_effective, kv_pressure, hits_not_reported)
+RULES = (cache_not_effective, off_plan, kv_pressure, hits_not_reported)

@@ -18,7 +18,7 @@ MAX_IMPLAUSIBLE = 0.05
 MAX_LATE_GAPS = 0.01
 MAX_CLIENT_LAG_S = 0.1
 MAX_FIRST_TURN_EXCESS = 0.01
-PREFIX_ERROR = 0.5
+PREFIX_ERROR = 0.1  # of the shared prefix: its planned size follows measured characters per token
 BUSY_CPU = 0.9
 MIN_LATER_TURNS = 100  # below, there is no P99
 
@@ -162,8 +162,6 @@ def warm_start(arm: ArmResults) -> Finding | None:
     )
     if hit is None or shared is None:
         return None
-    # The shared prefix is planned with the ratio of characters to tokens of the whole prompt; tool
-    # schemas can hold a third more tokens.
     if arm_is_valid(hit, shared, MAX_FIRST_TURN_EXCESS + PREFIX_ERROR * shared):
         return None
     return Finding(

@@ -258,6 +258,7 @@ class Server:
             decode=last - first,
             prompt_tokens=live.prompt,
             cached_tokens=live.cached,
+            planned_prefix_tokens=live.prompt - 750 if live.index else 15_000,
             output_tokens=live.output,
             output_chunks=live.output,
             server_queue_s=live.scheduled_s - live.start_s,

@@ -35,6 +35,10 @@ def evicts(prompt: int, rng: Any) -> int:
     return prompt - 400 if rng.random() < 0.7 else 0
 
 
+def loses_the_tail(prompt: int, _: Any) -> int:
+    return int(prompt * 0.94)
+
+
 def keeps(tokens: int) -> Callable[[int, Any], int]:
     return lambda *_: tokens
 
@@ -47,6 +51,24 @@ def forgets_the_slow() -> planted.Server:
         before = ended.get((r.session_id, r.turn_index - 1))
         if before is not None and r.call_start_s - before > 25.0:
             found.rows[i] = replace(r, cached_tokens=0)
+    return found
+
+
+def forgets_three() -> planted.Server:
+    """Three turns of a hundred find nothing of their history."""
+    found = server()
+    for i, r in enumerate(found.rows):
+        if r.turn_index == 7 and r.session_id in {"s1", "s4", "s6"}:
+            found.rows[i] = replace(r, cached_tokens=0)
+    return found
+
+
+def shares_more_than_planned() -> planted.Server:
+    found = server()
+    found.rows = [
+        replace(r, planned_prefix_tokens=r.prompt_tokens // 2) if r.turn_index else r
+        for r in found.rows
+    ]
     return found
 
 
@@ -143,6 +165,9 @@ FAULTS: list[tuple[str, str, Callable[[], planted.Server], dict[str, Any]]] = [
     ("evictions", "cache-eviction",
      lambda: server(keeps=evicts, wait_s=30.0, stagger_s=9.0, budget=512), {}),
     ("slow turns evicted", "cache-eviction", forgets_the_slow, {}),
+    ("three turns evicted", "hits-below-plan", forgets_three, {}),
+    ("a tail re-encoded", "hits-below-plan", lambda: server(keeps=loses_the_tail), {}),
+    ("another's prompts", "hits-above-plan", shares_more_than_planned, {}),
     ("large blocks", "cache-block-too-large",
      lambda: server(keeps=keeps(0), context=(300, 500)), {"settings": {"block_size": 16_384}}),
     ("not chunked", "chunking-off", lambda: server(chunked=False), {}),
