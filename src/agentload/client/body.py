@@ -64,14 +64,13 @@ class PromptBody:
 
     path: ClassVar[str] = "/chat/completions"
     _opening: ClassVar[bytes] = b',"messages":['
-    _closing: ClassVar[bytes] = b"]}"
     _first: ClassVar[dict[Role, bytes]] = {
         role: b'{"role":"%b","content":"' % role.encode() for role in _ROLES
     }
-    _next: ClassVar[dict[Role, bytes]] = {
-        role: b',{"role":"%b","content":"' % role.encode() for role in _ROLES
-    }
-    _after: ClassVar[dict[Role, bytes]] = dict.fromkeys(_ROLES, b'"}')
+    # One buffer ends a message and begins the next: each costs time in the kernel and here.
+    _between: ClassVar[dict[Role, bytes]] = {role: b'"},' + first for role, first in _first.items()}
+    _closing: ClassVar[bytes] = b'"}]}'
+    _closing_of_none: ClassVar[bytes] = b"]}"
 
     def __init__(self, params: Mapping[str, Any], *, continuous_usage: bool = False) -> None:
         options = {"include_usage": True}
@@ -89,9 +88,8 @@ class PromptBody:
     def add(self, messages: Iterable[Message]) -> None:
         """Append messages to the history; nothing that is already there is touched."""
         for message in messages:
-            before = self._next if self._rope.count else self._first
-            role = message.role
-            self._rope.append((before[role], *message.pieces, self._after[role]))
+            before = self._between if self._rope.count else self._first
+            self._rope.append((before[message.role], *message.pieces))
 
     def truncate(self, keep_messages: int) -> None:
         """Keep the first messages; `ValueError` when there are fewer."""
@@ -100,13 +98,17 @@ class PromptBody:
     def buffers(self) -> list[Buffer]:
         """The whole body, in order; joined, it is one JSON object."""
         head = b"%b%b%b" % (self._fixed, self._turn, self._opening)
-        return [head, *self._rope.buffers, self._closing]
+        return [head, *self._rope.buffers, self._end]
 
     @property
     def size(self) -> int:
         """Bytes of the whole body."""
-        fixed = len(self._fixed) + len(self._turn) + len(self._opening) + len(self._closing)
-        return fixed + self._rope.size
+        head = len(self._fixed) + len(self._turn) + len(self._opening)
+        return head + self._rope.size + len(self._end)
+
+    @property
+    def _end(self) -> bytes:
+        return self._closing if self._rope.count else self._closing_of_none
 
     @property
     def message_count(self) -> int:
@@ -118,18 +120,21 @@ class TextBody(PromptBody):
 
     path: ClassVar[str] = "/completions"
     _opening = b',"prompt":"'
-    _closing = b'<|im_start|>assistant\\n"}'
     _first: ClassVar[dict[Role, bytes]] = {
         role: b"<|im_start|>%b\\n" % role.encode() for role in _ROLES
     }
-    _next: ClassVar[dict[Role, bytes]] = _first
-    _after: ClassVar[dict[Role, bytes]] = dict.fromkeys(_ROLES, b"<|im_end|>\\n")
+    _after: ClassVar[bytes] = b"<|im_end|>\\n"
+    _between: ClassVar[dict[Role, bytes]] = {
+        role: b"<|im_end|>\\n<|im_start|>%b\\n" % role.encode() for role in _ROLES
+    }
+    _closing = b'<|im_end|>\\n<|im_start|>assistant\\n"}'
+    _closing_of_none = b'<|im_start|>assistant\\n"}'
 
 
 class PlainTextBody(TextBody):
     """The same history as one unbroken string: a mark would end the word that a message cuts."""
 
-    _closing = b'"}'
     _first: ClassVar[dict[Role, bytes]] = dict.fromkeys(_ROLES, b"")
-    _next: ClassVar[dict[Role, bytes]] = _first
-    _after: ClassVar[dict[Role, bytes]] = _first
+    _between: ClassVar[dict[Role, bytes]] = _first
+    _closing = b'"}'
+    _closing_of_none = b'"}'

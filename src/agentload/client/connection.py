@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -16,8 +16,7 @@ from agentload.client.reader import request_kernel_stamps
 from agentload.client.tls import TlsChannel
 from agentload.clock import NS_PER_S, Clock
 
-SLICE_BYTES = 131_072
-SLICE_BUFFERS = 512  # below IOV_MAX (1024)
+BATCH_BUFFERS = 256  # of one system call; IOV_MAX is 1024
 Buffer = bytes | memoryview
 
 
@@ -34,15 +33,16 @@ class Connection:
         self.decrypt: Callable[[bytes], bytes] | None = tls.decrypt if tls else None
 
     def send(self, buffers: list[Buffer], changed: Any, is_over: Callable[[], bool]) -> bool:
-        """Send all buffers in slices, waiting in between while the socket is full.
+        """Send all buffers in batches, waiting in between while the socket is full.
 
         False when the answer was over before the request was sent: `is_over` says so, and
         `changed` is set when it may. Raises `OSError`.
         """
-        for batch, size in _slices(buffers):
+        for start in range(0, len(buffers), BATCH_BUFFERS):
+            batch = buffers[start : start + BATCH_BUFFERS]
             if self.tls is not None:
                 batch = [self.tls.encrypt(b"".join(batch))]
-                size = len(batch[0])
+            size = sum(map(len, batch))
             while size:
                 try:
                     sent = self.sock.sendmsg(batch, [], socket.MSG_NOSIGNAL)
@@ -136,18 +136,6 @@ def _flush(sock: Any, channel: TlsChannel) -> None:
             data = data[sock.send(data) :]
         except BlockingIOError:
             gevent_socket.wait_write(sock.fileno())
-
-
-def _slices(buffers: list[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
-    """Consecutive buffers of about `SLICE_BYTES` in all, with their size."""
-    start = size = 0
-    for index, buffer in enumerate(buffers):
-        size += len(buffer)
-        if size >= SLICE_BYTES or index - start == SLICE_BUFFERS - 1:
-            yield buffers[start : index + 1], size
-            start, size = index + 1, 0
-    if size:
-        yield buffers[start:], size
 
 
 def _rest(batch: list[Buffer], sent: int) -> list[Buffer]:

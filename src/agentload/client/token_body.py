@@ -108,8 +108,8 @@ class TokenBody(TextBody):
         return self._history.settled + len(self._history.tail_ids)
 
     def _text(self, message: Message) -> str:
-        before, after = self._next[message.role], self._after[message.role]
-        text: str = json.loads(b'"%b%b%b"' % (before, b"".join(message.pieces), after))
+        parts = (self._first[message.role], b"".join(message.pieces), self._after)
+        text: str = json.loads(b'"%b%b%b"' % parts)
         return text
 
 
