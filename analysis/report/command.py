@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from agentload.atomic_file import replace_text
 from agentload.recording.record import MANIFEST_JSON
 from analysis.diagnosis import diagnose
 from analysis.faults import BadInputError
@@ -114,7 +114,7 @@ def _write(results: Results, form: str, target: Path) -> None:
     if target.is_dir():
         sys.stdout.write(text)
     else:
-        _replace(target, text)
+        replace_text(target, text)
 
 
 def write_report(
@@ -123,11 +123,5 @@ def write_report(
     """Write the page and `summary.json` into a folder, when both could be made."""
     page, numbers = render(results, findings), summary_text(results, findings)
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / "summary.json", numbers)
-    _replace(folder / name, page)
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    replace_text(folder / "summary.json", numbers)
+    replace_text(folder / name, page)

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from agentload.atomic_file import replace_text
 from agentload.recording.record import MANIFEST_JSON, SCHEMA_VERSION, RunState, Verdict
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -93,21 +94,7 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace `manifest.json` in one step: a reader sees the old one or the new one, never half."""
-    temporary = folder / (MANIFEST_JSON + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(manifest.as_json())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / MANIFEST_JSON)
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    replace_text(folder / MANIFEST_JSON, manifest.as_json())
 
 
 def library_versions() -> dict[str, str]:
