@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 VLLM_VENV ?= $(or $(AGENTLOAD_VLLM_VENV),$(CURDIR)/.venv-vllm)
 
-.PHONY: help install dev demo test vllm-env test-vllm check e2e fmt clean
+.PHONY: help install dev demo test vllm-env test-vllm check e2e bench fmt clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,11 @@ fmt: dev ## format the code
 
 e2e: dev ## only the end-to-end tests
 	$(BIN)/python -m pytest tests/e2e
+
+bench: dev ## the benchmarks of the client, the simulator and the analysis, on an idle machine
+	$(BIN)/python tests/bench/bench_sim_core.py --growth
+	$(BIN)/python tests/bench/bench_sim_server.py
+	$(BIN)/python tests/bench/bench_client.py --realtime
 
 clean: ## remove the environments and caches, never the runs
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
