@@ -7,7 +7,7 @@ VLLM_VENV ?= $(or $(AGENTLOAD_VLLM_VENV),$(CURDIR)/.venv-vllm)
 .PHONY: help install dev demo test vllm-env test-vllm check e2e bench fmt clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/.runtime: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,7 +46,7 @@ fmt: dev ## format the code
 e2e: dev ## only the end-to-end tests
 	$(BIN)/python -m pytest tests/e2e
 
-bench: dev ## the benchmarks of the client, the simulator and the analysis, on an idle machine
+bench: dev ## the benchmarks of the simulator and the client, on an idle machine
 	$(BIN)/python tests/bench/bench_sim_core.py --growth
 	$(BIN)/python tests/bench/bench_sim_server.py
 	$(BIN)/python tests/bench/bench_client.py --realtime
