@@ -14,7 +14,6 @@ from analysis.results import ArmResults
 from analysis.waterfall import prefill_s_per_token
 
 MIN_ELIGIBLE_TURNS = 20
-DEAD_HIT = 0.02
 POOR_HIT = 0.9
 LOST_TURN = 0.5  # a turn that kept less than this of what it could is one whose cache was lost
 MAX_LOST_TURNS = 0.03

@@ -11,7 +11,6 @@ from analysis.waterfall import Waterfall
 MIN_SHARE = 0.4
 MIN_FRONTEND_S = 0.1
 MIN_QUEUE_S = 0.1
-MIN_NETWORK_S = 0.1
 SLOPE_SHARE = 0.5  # of the front end's time that grows with the prompt: then it is tokenization
 DEFAULT_COLD_LIMIT_S = 30.0
 

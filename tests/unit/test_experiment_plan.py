@@ -194,3 +194,19 @@ def test_every_shipped_experiment_can_be_run(path: Path) -> None:
     assert plan.name == path.stem or path.stem == "vllm-command"
     assert set(arm_scenarios(plan, path.parent)) == {arm.name for arm in plan.arms}
     assert f"`{path.name}`" in (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: one\nname: two\n", "given again"),
+        ("a: &x [1]\nb: *x\n", "aliases"),
+        ("- name: one\n", "mapping"),
+        ("name: [\n", "not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_plain_mapping_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(text)
+    with pytest.raises(ExperimentError, match=said):
+        load(file)

@@ -173,20 +173,6 @@ class AnswerFold:
                 decode_s=_seconds(metrics.get("generation_time_ms")),
             )
 
-    def _take_counts(self, usage: dict[str, Any]) -> None:
-        completion = chunk.count(usage.get("completion_tokens"))
-        if completion is None:
-            return
-        result = self.result
-        result.output_tokens = max(completion, result.output_tokens or 0)
-        self._running_total = completion
-        prompt = chunk.count(usage.get("prompt_tokens"))
-        result.prompt_tokens = result.prompt_tokens if prompt is None else prompt
-        cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
-        result.cached_tokens = result.cached_tokens if cached is None else cached
-        reasoning = _detail(usage, "completion_tokens_details", "reasoning_tokens")
-        result.reasoning_tokens = result.reasoning_tokens if reasoning is None else reasoning
-
     def finish(self, end: End, end_ns: int) -> None:
         """Close the account: the stream's body ended at `end_ns`, cleanly, cut, or by a failure
         that the caller reports itself (`failed`)."""

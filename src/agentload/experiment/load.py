@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
 from agentload.experiment.errors import ExperimentError
 from agentload.experiment.plan import Experiment, faults
+from agentload.scenario.document import ScenarioError, read_document
 
 
 def load(path: Path) -> Experiment:
     """The checked plan of an experiment file; ExperimentError lists every fault at once."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ExperimentError(f"{path}: cannot be read as YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise ExperimentError(f"{path}: is {type(data).__name__}, must be a mapping of keys")
+        document = read_document(path)
+    except ScenarioError as error:
+        raise ExperimentError(str(error)) from None
+    found = [str(fault) for fault in document.faults]
     try:
-        experiment = Experiment.model_validate(data)
+        experiment = Experiment.model_validate(document.content)
     except ValidationError as error:
-        raise ExperimentError(_listed(path, [_told(one) for one in error.errors()])) from None
-    found = faults(experiment, path.parent)
+        found += [_told(one) for one in error.errors()]
+        raise ExperimentError(_listed(path, found)) from None
+    found += faults(experiment, path.parent)
     if found:
         raise ExperimentError(_listed(path, found))
     return experiment
