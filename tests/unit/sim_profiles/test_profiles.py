@@ -13,6 +13,7 @@ from agentload.sim.profiles import (
     gpu,
     load_profile,
     model,
+    prior,
     read_cost_file,
     version_profile,
     version_profiles,
@@ -190,3 +191,45 @@ def test_a_faulty_cost_file_names_every_key(tmp_path: Path) -> None:
         assert part in str(caught.value)
     with pytest.raises(CoefficientFileError, match="cannot read"):
         read_cost_file(tmp_path / "none.json")
+
+
+def test_a_prior_is_a_spread_around_the_data_sheet() -> None:
+    sheet = load_profile("H100-80G", "Llama-3.1-8B").cost_file
+    belief = prior("H100-80G", "Llama-3.1-8B")
+    assert set(belief.not_measured) == {"c0", "c1", "c2", "c3", "c4", "base_s", "per_token_s"}
+    assert {belief.coefficient(n).provenance for n in belief.not_measured} == {"prior only"}
+    assert belief.step_cost() == sheet.step_cost()
+    assert len(belief.draws) == 200
+    first = sorted(draw[0] for draw in belief.draws)
+    assert first[10] == pytest.approx(sheet.step.c0.value / 2, rel=0.25)
+    assert first[189] == pytest.approx(sheet.step.c0.value * 2, rel=0.25)
+    cost, frontend = belief.drawn(7)
+    assert [cost.c0, cost.c4, frontend.base_s, frontend.per_token_s] == [
+        belief.draws[7][i] for i in (0, 4, 6, 7)
+    ]
+
+
+def test_an_older_cost_file_still_loads(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    load_profile("H100-80G", "gpt-oss-120b").cost_file.write(path)
+    stored = json.loads(path.read_text())
+    early = ("schema", "form", "interval_share", "step", "frontend", "subject", "source")
+    path.write_text(json.dumps({key: stored[key] for key in early}))
+    read = read_cost_file(path)
+    assert read.draws == []
+    assert (read.step_discrepancy, read.ttft_discrepancy) == (0.03, 0.05)
+    assert read.in_force.kv_blocks is None
+
+
+def test_faulty_draws_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    prior("H100-80G", "gpt-oss-120b").write(path)
+    stored = json.loads(path.read_text())
+    for draws, fault in (
+        (stored["draws"][:59], "60 to 400"),
+        ([[0.0] * 8] * 60, "must take time"),
+        ([[1.0] * 7] * 60, "draws.0"),
+    ):
+        path.write_text(json.dumps({**stored, "draws": draws}))
+        with pytest.raises(CoefficientFileError, match=fault):
+            read_cost_file(path)

@@ -7,10 +7,13 @@ from typing import Any
 
 from agentload.sim.core import EngineConfig, Frontend, StepCost
 from agentload.sim.profiles.coefficients import (
+    DRAWN,
+    NOT_MODELLED,
     Coefficient,
     CoefficientFileError,
     CostFile,
     FrontendCoefficients,
+    InForce,
     StepCoefficients,
     read_cost_file,
 )
@@ -19,10 +22,10 @@ from agentload.sim.profiles.hardware import (
     Gpu,
     Model,
     ProfileError,
-    assumption,
     gpu,
     model,
 )
+from agentload.sim.profiles.prior import data_sheet_costs, prior
 from agentload.sim.profiles.versions import VersionProfile, version_profile, version_profiles
 
 NEWEST = "0.32-0.33"
@@ -30,19 +33,25 @@ BLOCK_SIZE = 16
 
 __all__ = [
     "BLOCK_SIZE",
+    "DRAWN",
     "NEWEST",
+    "NOT_MODELLED",
     "Coefficient",
     "CoefficientFileError",
     "CostFile",
     "Deployment",
+    "FrontendCoefficients",
     "Gpu",
+    "InForce",
     "Model",
     "ProfileError",
     "ReplicaProfile",
+    "StepCoefficients",
     "VersionProfile",
     "gpu",
     "load_profile",
     "model",
+    "prior",
     "read_cost_file",
     "version_profile",
     "version_profiles",
@@ -136,7 +145,7 @@ def load_profile(
         max_num_batched_tokens=budget,
         max_num_seqs=sequences,
         max_model_len=_checked_length(max_model_len, limit, fits),
-        cost_file=_prior(deployment, version),
+        cost_file=data_sheet_costs(deployment, version),
     )
 
 
@@ -149,37 +158,3 @@ def _checked_length(asked: int | None, limit: int, fits: int) -> int:
             "the KV cache"
         )
     return asked
-
-
-def _prior(deployment: Deployment, version: VersionProfile) -> CostFile:
-    """Data-sheet values with the interval of the assumptions they rest on."""
-    factor = assumption("prior_factor")
-
-    def prior(value: float) -> Coefficient:
-        return Coefficient(
-            value=value, low=value / factor, high=value * factor, provenance="data sheet"
-        )
-
-    cost = deployment.step_cost()
-    return CostFile(
-        form="linear",
-        step=StepCoefficients(
-            c0=prior(cost.c0),
-            c1=prior(cost.c1),
-            c2=prior(cost.c2),
-            c3=prior(cost.c3),
-            c4=prior(cost.c4),
-        ),
-        frontend=FrontendCoefficients(
-            base_s=prior(assumption("frontend_base_s")),
-            per_token_s=prior(assumption("frontend_per_token_s")),
-        ),
-        subject={
-            "gpu": deployment.gpu.name,
-            "model": deployment.model.name,
-            "tensor_parallel": deployment.tensor_parallel,
-            "weights": deployment.weight_format,
-            "vllm_version": version.name,
-        },
-        source=f"{deployment.gpu.source}; {deployment.model.source}; assumed efficiencies",
-    )

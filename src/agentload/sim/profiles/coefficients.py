@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from agentload.atomic_file import replace_text
 from agentload.sim.core import Frontend, StepCost
 
 
@@ -57,8 +58,43 @@ class FrontendCoefficients(_Strict):
     per_token_s: Coefficient
 
 
+class InForce(_Strict):
+    """The settings a server was found to run with; None where nothing told."""
+
+    max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
+    long_prefill_token_threshold: Annotated[int, Field(ge=0)] | None = None
+    chunked_prefill: bool | None = None
+    prefix_caching: bool | None = None
+    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    kv_blocks: Annotated[int, Field(ge=2)] | None = None  # vLLM's num_gpu_blocks, null block too
+    block_size: Annotated[int, Field(ge=1)] | None = None
+    max_model_len: Annotated[int, Field(ge=1)] | None = None
+    async_scheduling: bool | None = None
+
+
+NonNegative = Annotated[float, Field(ge=0)]
+Draw = Annotated[list[NonNegative], Field(min_length=8, max_length=8)]
+DRAWN = ("c0", "c1", "c2", "c3", "c4", "c5", "base_s", "per_token_s")  # the columns of a draw
+
+NOT_MODELLED = (
+    "speculative decoding",
+    "data and expert parallel engines in lockstep",
+    "KV offload and transfer",
+    "hybrid models (sliding window, state space layers)",
+    "LoRA",
+    "CUDA-graph padding of decode batches",
+    "other tenants of the machine",
+)
+
+
 class CostFile(_Strict):
-    """Everything a step-cost file says."""
+    """Everything a step-cost file says.
+
+    `draws` are joint samples of the belief, one of `DRAWN` each, all in the units of the
+    coefficients; none: only the intervals are known. They leave out what the cost form itself gets
+    wrong: `step_discrepancy` and `ttft_discrepancy` are the relative standard deviations that a
+    prediction of step times and of TTFT has to add.
+    """
 
     schema_id: Literal["agentload.step-cost/1"] = Field(
         default="agentload.step-cost/1", alias="schema"
@@ -70,6 +106,40 @@ class CostFile(_Strict):
     subject: dict[str, str | int | float]  # gpu, model, tensor_parallel, vllm_version as known
     source: str
     correlation: dict[str, float] = {}  # "c0 c2": -0.8
+    draws: Annotated[list[Draw], Field(max_length=400)] = []
+    step_discrepancy: Annotated[float, Field(ge=0, lt=1)] = 0.03
+    ttft_discrepancy: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    in_force: InForce = InForce()
+    version_profile: str | None = None
+    depth_tokens: Annotated[int, Field(ge=1)] | None = None  # the deepest context measured
+    step_share: dict[str, float] = {}  # "c0": 0.4, of a step at that depth
+    not_modelled: list[str] = list(NOT_MODELLED)
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        if 0 < len(self.draws) < 60:
+            raise ValueError(f"draws: {len(self.draws)} of them; 0 or 60 to 400 are allowed")
+        for number, draw in enumerate(self.draws):
+            if draw[0] + draw[5] <= 0:
+                raise ValueError(f"draws.{number}: a step must take time: c0 + c5 must be > 0")
+        return self
+
+    @property
+    def not_measured(self) -> tuple[str, ...]:
+        """Names of coefficients that no measurement has narrowed, as in `DRAWN`."""
+        prior = ("data sheet", "prior only")
+        return tuple(name for name in DRAWN if self.coefficient(name).provenance in prior)
+
+    def coefficient(self, name: str) -> Coefficient:
+        """The coefficient of this name in `DRAWN`."""
+        part = self.step if name in StepCoefficients.model_fields else self.frontend
+        found: Coefficient = getattr(part, name)
+        return found
+
+    def drawn(self, number: int) -> tuple[StepCost, Frontend]:
+        """The step cost and a fresh tokenizer queue of one joint sample (0 <= number < draws)."""
+        c0, c1, c2, c3, c4, c5, base_s, per_token_s = self.draws[number]
+        return StepCost(c0, c1, c2, c3, c4, c5, form=self.form), Frontend(base_s, per_token_s)
 
     def step_cost(self) -> StepCost:
         """The values, without their intervals."""
@@ -91,9 +161,7 @@ class CostFile(_Strict):
     def write(self, path: Path) -> None:
         """Write as JSON, whole or not at all."""
         text = json.dumps(self.model_dump(by_alias=True, exclude_none=True), indent=2) + "\n"
-        draft = path.with_name(path.name + ".part")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        replace_text(path, text)
 
 
 def read_cost_file(path: Path) -> CostFile:
