@@ -15,6 +15,7 @@ PURE = [
     "src/agentload/client/result.py",
     "src/agentload/recording/record.py",
     "src/agentload/turn_metrics.py",
+    "src/agentload/live",
     "src/agentload/sim",
     "src/agentload/experiment",
     "analysis",
