@@ -1,0 +1,1 @@
+"""Runs on Kubernetes: what a load pod starts, what starts the pods."""
