@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from agentload.atomic_file import replace_text
-from agentload.recording.record import MANIFEST_JSON, SCHEMA_VERSION, RunState, Verdict
+from agentload.recording.record import (
+    MANIFEST_JSON,
+    SCHEMA_VERSION,
+    RowsOn,
+    RunState,
+    Verdict,
+)
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LIBRARIES = ("agentload", "locust", "gevent", "openai", "httpx2", "pyzmq", "prometheus-client")
@@ -33,7 +39,8 @@ class Counts:
     """What became of the turns.
 
     planned = turns that were due; sent = attempts handed to the client; recorded = rows that
-    reached `turns.csv`; dropped = due but never sent; lost = sent but not recorded.
+    reached `turns.csv`, here or in the shards of the workers; dropped = due but never sent; lost =
+    sent but not recorded.
     """
 
     planned: int = 0
@@ -41,6 +48,15 @@ class Counts:
     recorded: int = 0
     dropped: int = 0
     lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """Where a worker keeps its rows, with how many it had when it was last heard of."""
+
+    path: str  # on the worker's machine
+    rows: dict[str, int]  # of each file
+    complete: bool  # the worker ended well: these are all
 
 
 @dataclass(slots=True)
@@ -55,6 +71,11 @@ class WorkerEntry:
     rows_undelivered: int | None = None  # of turns it is known to have begun; there may be more
     missing_s: list[tuple[float, float]] = field(default_factory=list)  # without heartbeat
     health: dict[str, float | int | None] = field(default_factory=dict)
+    client_id: str | None = None  # Locust's name of the process
+    planned: int | None = None  # turns, as in the counts of the run
+    sent: int | None = None
+    dropped: int | None = None
+    shard: ShardEntry | None = None  # where rows stay with the workers
 
 
 @dataclass(slots=True)
@@ -82,6 +103,10 @@ class Manifest:
     workers: list[WorkerEntry] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     verdict: Judgement | None = None
+    evidence: dict[str, Any] | None = None  # what the verdict rests on
+    rows_on: RowsOn = "master"  # `worker`: the rows are in shards until they are merged
+    scenario_sha256: str | None = None  # of the scenario as it was sent to the workers
+    merged: dict[str, Any] | None = None  # what `agentload merge` put together
     state: RunState = "running"
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)  # alive on this host = state `running` is true

@@ -16,6 +16,7 @@ MANIFEST_JSON = "manifest.json"
 
 RunState = Literal["running", "complete", "interrupted"]
 Verdict = Literal["valid", "suspect", "invalid"]
+RowsOn = Literal["master", "worker"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentload.recording.csvfile import header_line
-from agentload.recording.record import FILE_OF
+from agentload.recording.record import FILE_OF, TURNS_CSV
 from agentload.recording.recorder import SHARD_ROWS, Recorder, complete_rows
 
 BATCH_BYTES = 4_000_000  # of each file; bounds what a backlog puts into one message
@@ -27,15 +27,20 @@ COLUMNS_CRC = zlib.crc32(b"".join(header_line(t) for t in SHARD_ROWS))
 
 @dataclass(slots=True)
 class ShardSender:
-    """The worker's side. One batch is on its way at a time; the next waits for its answer."""
+    """The worker's side. One batch is on its way at a time; the next waits for its answer.
+
+    With `keeps_rows` only the status goes to the master, and the shard stays where it is.
+    """
 
     folder: Path
     run_id: str
     worker_id: str
+    keeps_rows: bool = False
     acked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHARD_FILES, 0))
     refused: str | None = None
     _seq: int = 0
     _answered_seq: int = 0
+    _final_seq: int = 0  # of the first message that said the worker is done
     _sent_ns: int = 0
 
     def batch(self, now_ns: int, status: dict[str, Any]) -> dict[str, Any] | None:
@@ -47,6 +52,8 @@ class ShardSender:
             return None
         self._seq += 1
         self._sent_ns = now_ns
+        if status.get("final") and not self._final_seq:
+            self._final_seq = self._seq
         return {
             "run_id": self.run_id,
             "worker_id": self.worker_id,
@@ -57,6 +64,8 @@ class ShardSender:
         }
 
     def _part(self, name: str) -> tuple[str, int, bytes] | None:
+        if self.keeps_rows:
+            return None
         lines = _lines_from(self.folder / name, HEADER_BYTES[name] + self.acked[name])
         return (name, self.acked[name], lines) if lines else None
 
@@ -69,7 +78,8 @@ class ShardSender:
         for name, offset in answer.get("offsets", {}).items():
             if name in self.acked:
                 self.acked[name] = int(offset)
-        return self.refused is None and self._answered_seq == self._seq and not self.delivered
+        up_to_date = self.keeps_rows or self.delivered
+        return self.refused is None and self._answered_seq == self._seq and not up_to_date
 
     def sizes(self) -> dict[str, int]:
         """Bytes of rows in each file of the shard."""
@@ -80,9 +90,13 @@ class ShardSender:
 
     @property
     def delivered(self) -> bool:
+        if self.keeps_rows:
+            return 0 < self._final_seq <= self._answered_seq
         return self.sizes() == self.acked
 
     def undelivered_rows(self) -> int:
+        if self.keeps_rows:
+            return 0
         return sum(
             complete_rows(self.folder / name, HEADER_BYTES[name] + self.acked[name])[1]
             for name in SHARD_FILES
@@ -100,18 +114,29 @@ def _lines_from(path: Path, offset: int) -> bytes:
 
 @dataclass(slots=True)
 class Delivery:
-    """What the master has of one worker: bytes and rows of each file, its last status."""
+    """What the master has of one worker: bytes and rows of each file, its last status.
+
+    Of a worker that keeps its rows, `rows` are those it said it has, and `kept_in` where.
+    """
 
     offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHARD_FILES, 0))
     rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHARD_FILES, 0))
     status: dict[str, Any] = field(default_factory=dict)
     heard_ns: int = 0
     refused: str | None = None
+    kept_in: str | None = None
 
     @property
     def complete(self) -> bool:
         """The worker said it is done, and all it had then is here."""
-        return bool(self.status.get("final")) and self.status.get("sizes") == self.offsets
+        here = self.kept_in is not None or self.status.get("sizes") == self.offsets
+        return bool(self.status.get("final")) and here
+
+    def heard(self, status: dict[str, Any], now_ns: int) -> None:
+        self.status, self.heard_ns = status, now_ns
+        if isinstance(status.get("kept_in"), str) and isinstance(status.get("kept_rows"), dict):
+            self.kept_in = status["kept_in"][:300]
+            self.rows = {name: _count(status["kept_rows"].get(name)) for name in SHARD_FILES}
 
 
 class ShardReceiver:
@@ -136,13 +161,17 @@ class ShardReceiver:
         else:
             for name, offset, lines in message["parts"]:
                 self._take(delivery, name, offset, lines)
-        delivery.status, delivery.heard_ns = message["status"], now_ns
+        delivery.heard(message["status"], now_ns)
         return {
             "run_id": self._run_id,
             "seq": message["seq"],
             "offsets": dict(delivery.offsets),
             "refused": delivery.refused,
         }
+
+    def kept_turns(self) -> int:
+        """Turns that are recorded with the workers and not here."""
+        return sum(d.rows[TURNS_CSV] for d in self.deliveries.values() if d.kept_in is not None)
 
     def take_shard(self, worker_id: str, folder: Path) -> int:
         """Rows of a worker's shard on this machine that were never delivered, taken from its files.
@@ -203,6 +232,10 @@ def _is_part(part: Any) -> bool:
         and isinstance(part[2], bytes)
         and part[2].endswith(b"\n")
     )
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0
 
 
 def _get(message: Any, key: str) -> Any:

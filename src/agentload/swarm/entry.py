@@ -69,6 +69,7 @@ def _make_owner(environment: Any, runner: Any, clock: Clock) -> OwnerSide:
     if isinstance(runner, MasterRunner):
         workers = RemoteWorkers(environment, runner, clock)
     else:
+        options.record_on = "master"  # this process is both
         workers = OwnProcess(runner, LoadSide(environment, texts, clock))
     owner = OwnerSide(environment, workers, texts, flags, clock)
     if isinstance(runner, MasterRunner):

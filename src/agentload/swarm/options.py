@@ -39,6 +39,13 @@ def add_options(parser: Any) -> None:
     add("--run-salt", help="text that makes prompts unlike other runs'; default: random", **hidden)
     add("--spool-dir", metavar="DIR", help="where a worker keeps rows until delivered", **hidden)
     add(
+        "--record-on",
+        choices=("master", "worker"),
+        default="master",
+        help="whose disk keeps the rows; 'worker': merge the shards after the run",
+        **hidden,
+    )
+    add(
         "--metrics-url",
         default="",
         metavar="URL[,URL]",

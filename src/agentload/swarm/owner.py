@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from agentload.recording.metrics_page import PageError, simulator_late_share
 from agentload.recording.record import TURNS_CSV, RunEvent
 from agentload.recording.recorder import Recorder, create_run_folder
 from agentload.recording.scrape import metrics_urls, page_file
+from agentload.recording.shard import scenario_sha256
 from agentload.recording.verdict import judge
 from agentload.scenario.running import Stop
 from agentload.swarm import tally
@@ -81,7 +82,11 @@ class OwnedRun:
             clock_identity=clock_identity(),
             ranks=ranks,
             stages_from_s=None,
+            rows_on=options.record_on,
         )
+        self.manifest.workers = _expected(ranks)
+        self.manifest.rows_on = options.record_on
+        self.manifest.scenario_sha256 = scenario_sha256(self.spec.scenario_json)
         self._wishes = wishes
         self.folder = create_run_folder(Path(options.run_dir), self.manifest)
         self.recorder = Recorder(self.folder)
@@ -143,8 +148,12 @@ class OwnedRun:
         ending: Ending,
         statuses: Mapping[str, tally.Status],
         workers: list[WorkerEntry],
+        kept_turns: int = 0,
     ) -> Manifest:
-        """Write the last rows and the manifest with counts, state and verdict."""
+        """Write the last rows and the manifest with counts, state and verdict.
+
+        `kept_turns` are recorded, too, but on the workers' disks.
+        """
         ended_s = self.now_s()
         self.event("run_ends", ending.by)
         if self._scraper is not None:
@@ -154,7 +163,7 @@ class OwnedRun:
         manifest = self.manifest
         manifest.ended_s, manifest.ended_by = ended_s, ending.by
         manifest.workers = workers
-        recorded = self.recorder.rows.written.get(TURNS_CSV, 0)
+        recorded = self.recorder.rows.written.get(TURNS_CSV, 0) + kept_turns
         manifest.counts = tally.counts(statuses.values(), recorded)
         manifest.verdict = self._verdict(ending, statuses, workers, stage_s)
         manifest.state = "complete" if self._is_complete(ending, stage_s) else "interrupted"
@@ -189,6 +198,7 @@ class OwnedRun:
             ended_s=stage_s,
             turns_recorded=manifest.counts.recorded,
         )
+        manifest.evidence = asdict(evidence)
         return judge(evidence)
 
     def _is_complete(self, ending: Ending, stage_s: float) -> bool:
@@ -222,6 +232,12 @@ class OwnedRun:
         if not scraper.wait_first():
             self.event("scrape_failed", "the scraping process did not start")
         return scraper
+
+
+def _expected(ranks: Mapping[str, int]) -> list[WorkerEntry]:
+    """The workers a run begins with, so that a manifest without an end names them, too."""
+    by_rank = sorted(ranks.items(), key=lambda item: item[1])
+    return [WorkerEntry(f"w{rank}", id_.split("_")[0], client_id=id_) for id_, rank in by_rank]
 
 
 def _manifest(options: Any, wishes: Wishes, found: Found, run_clock: RunClock) -> Manifest:

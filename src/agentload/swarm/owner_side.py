@@ -189,7 +189,8 @@ class OwnerSide:
         lost = self._workers.collect(run)
         by = self._ended_by or ("workers_lost" if lost else "stop")
         statuses: Mapping[str, Any] = self._workers.statuses()
-        manifest = run.finish(Ending(by, lost), statuses, self._workers.entries(run))
+        entries, kept = self._workers.entries(run), self._workers.kept_turns()
+        manifest = run.finish(Ending(by, lost), statuses, entries, kept)
         verdict = manifest.verdict
         logger.info(
             "agentload: %s is %s (%s)", run.folder, manifest.state, verdict and verdict.level

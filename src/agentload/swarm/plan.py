@@ -80,12 +80,23 @@ def read_wishes(options: Any, host: str | None, env: Mapping[str, str], flags: F
         faults.append(
             "--users and --run-time: arrivals.population is open, its stages cannot be set aside"
         )
+    if scenario is not None and options.record_on == "worker":
+        faults += _rules_that_need_rows(scenario)
     if scenario is None or faults:
         raise InputError("\n".join(faults))
     stages = stages_of(scenario, flags)
     if flags.given:  # what goes by the scenario's stages (interference) then goes by the one stage
         scenario = scenario.model_copy(update={"stages": (_as_stage(stages.steps[0]),)})
     return Wishes(scenario, stages, settings, sources, run_id)
+
+
+def _rules_that_need_rows(scenario: Scenario) -> list[str]:
+    return [
+        f"--record-on worker: stop.{key} needs the rows on the master: "
+        "use --record-on master, or end by stages or stop.after_s"
+        for key in ("after_turns", "ttft_p99_interval")
+        if getattr(scenario.stop, key) is not None
+    ]
 
 
 def _as_stage(step: Step) -> Stage:

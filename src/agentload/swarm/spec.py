@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from agentload.recording.record import RowsOn
 from agentload.scenario.model import Scenario
 from agentload.swarm.stages import StagePlan, Step
 
@@ -32,6 +33,7 @@ class RunSpec:
     clock_identity: str | None
     ranks: dict[str, int]  # Locust's worker id -> place in the order users are dealt out
     stages_from_s: float | None  # when the warm-up was over; None while it goes on
+    rows_on: RowsOn = "master"  # whose disk the rows stay on
 
     def scenario(self) -> Scenario:
         return Scenario.model_validate_json(self.scenario_json)

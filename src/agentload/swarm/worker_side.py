@@ -18,8 +18,10 @@ from agentload.clock import Clock
 from agentload.recording.clocksync import ClockOffset, clock_identity
 from agentload.recording.recorder import SHARD_ROWS, Recorder
 from agentload.recording.relay import ShardSender
+from agentload.recording.shard import ShardError
 from agentload.swarm import messages
 from agentload.swarm.load_side import LoadSide, TextsDifferError
+from agentload.swarm.own_shard import OwnShard
 from agentload.swarm.spec import SPEC_ATTRIBUTE, RunSpec
 from agentload.swarm.texts import Texts
 
@@ -44,6 +46,8 @@ class WorkerSide:
         self._offset = ClockOffset()
         self._sender: ShardSender | None = None
         self._recorder: Recorder | None = None
+        self._shard: OwnShard | None = None
+        self._run_dir: str = environment.parsed_options.run_dir  # the master's comes with a run
         self._final = False
         self._refused: str | None = None
         runner.register_message(messages.PONG, self._on_pong)
@@ -65,14 +69,17 @@ class WorkerSide:
         self._offset.same_clock = identity is not None and identity == spec.clock_identity
         self._final = False
         client_id = self._runner.client_id
-        folder = self._shard_folder(spec.run_id, client_id)
-        self._recorder = Recorder(folder, SHARD_ROWS)
-        self._sender = ShardSender(folder, spec.run_id, client_id)
+        options = self._environment.parsed_options
+        self._recorder = None
+        self._shard = shard = OwnShard(spec, client_id, Path(self._run_dir), spool_root(options))
+        self._sender = ShardSender(shard.folder, spec.run_id, client_id, shard.stays)
         try:
+            shard.begin()
+            self._recorder = Recorder(shard.folder, SHARD_ROWS)
             self._load.start(
                 spec, self._recorder, os.environ, client_id, self._offset_ns, self._rows_queued
             )
-        except (SettingsError, TextsDifferError) as error:
+        except (SettingsError, TextsDifferError, ShardError) as error:
             self._refused = str(error)
             logger.error("agentload: %s", error)
             self._send()
@@ -83,6 +90,12 @@ class WorkerSide:
     def on_test_stop(self, **_: Any) -> None:
         """All users are gone: send what is left, before Locust says that the worker stopped."""
         self._load.finish()
+        if self._shard is not None and self._shard.stays and self._recorder is not None:
+            self._recorder.close()
+            try:
+                gevent.get_hub().threadpool.apply(self._shard.seal, (self._status(),))
+            except OSError as error:
+                logger.error("agentload: %s is not sealed: %s", self._shard.folder, error)
         # Locust sleeps this long before the worker registers again, and a master that quits
         # meanwhile cannot tell it to: the worker would stay for a minute. Each start sets it anew.
         self._environment.stop_timeout = 0.0
@@ -150,6 +163,8 @@ class WorkerSide:
         status = {} if run is None else run.status()
         status["final"] = self._final
         status["refused"] = self._refused
+        if self._shard is not None and self._recorder is not None:
+            status |= self._shard.status(self._recorder.rows)
         if self._offset.known:
             offset_ns, error_ns = self._offset.best(self._clock.now_ns())
             status["clock_offset_s"] = offset_ns / 1e9
@@ -159,17 +174,13 @@ class WorkerSide:
     def _rows_queued(self) -> int:
         return 0 if self._sender is None else self._sender.undelivered_rows()
 
-    def _shard_folder(self, run_id: str, client_id: str) -> Path:
-        folder = spool_root(self._environment.parsed_options) / run_id / client_id
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return folder
-
     def _close_shard(self, sender: ShardSender) -> None:
-        """The master has all of it: the shard is a copy, and goes."""
+        """The master has all of it: the shard is a copy, and goes, unless it is to stay."""
         self._sender = None
         if self._recorder is not None:
             self._recorder.close()
-        remove_shard(sender.folder)
+        if not sender.keeps_rows:
+            remove_shard(sender.folder)
 
     # -- clocks -----------------------------------------------------------------------------
 

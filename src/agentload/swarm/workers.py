@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import gevent
 
 from agentload.clock import Clock
-from agentload.recording.manifest import WorkerEntry
+from agentload.recording.manifest import ShardEntry, WorkerEntry
 from agentload.recording.record import TURNS_CSV
 from agentload.recording.relay import Delivery, ShardReceiver
 from agentload.swarm import messages, tally
@@ -60,6 +60,9 @@ class Workers(Protocol):
     def statuses(self) -> Mapping[str, tally.Status]: ...
 
     def entries(self, run: OwnedRun) -> list[WorkerEntry]: ...
+
+    def kept_turns(self) -> int:
+        """Turns whose rows are on the workers' disks and nowhere else."""
 
 
 class OwnProcess:
@@ -110,7 +113,11 @@ class OwnProcess:
     def entries(self, run: OwnedRun) -> list[WorkerEntry]:
         status = self.statuses().get(self._id, {})
         worker_id = f"w{rank_of(self._id, run.spec.ranks)}"
-        return [WorkerEntry(worker_id, socket.gethostname(), 0.0, 0.0, health=tally.health(status))]
+        entry = WorkerEntry(worker_id, socket.gethostname(), 0.0, 0.0, client_id=self._id)
+        return [_counted(entry, status)]
+
+    def kept_turns(self) -> int:
+        return 0
 
 
 class RemoteWorkers:
@@ -164,7 +171,7 @@ class RemoteWorkers:
         with gevent.Timeout(COLLECT_S, False):
             while any(self._may_still_deliver(id_) for id_ in run.spec.ranks):
                 gevent.sleep(0.05)
-        for client_id in self._incomplete(run):
+        for client_id in () if run.spec.rows_on == "worker" else self._incomplete(run):
             folder = spool_root(self._environment.parsed_options) / run.spec.run_id / client_id
             if self._receiver is not None:
                 rows = self._receiver.take_shard(client_id, folder)
@@ -181,6 +188,9 @@ class RemoteWorkers:
 
     def entries(self, run: OwnedRun) -> list[WorkerEntry]:
         return [self._entry(run, client_id) for client_id in sorted(self._all_ids(run))]
+
+    def kept_turns(self) -> int:
+        return 0 if self._receiver is None else self._receiver.kept_turns()
 
     # -- messages ---------------------------------------------------------------------------
 
@@ -235,19 +245,30 @@ class RemoteWorkers:
 
     def _entry(self, run: OwnedRun, client_id: str) -> WorkerEntry:
         delivery = self._deliveries().get(client_id)
-        entry = WorkerEntry(_worker_id(run, client_id), client_id.split("_")[0])
+        host = client_id.split("_")[0]
+        entry = WorkerEntry(_worker_id(run, client_id), host, client_id=client_id)
         if delivery is None:
             entry.lost_at_s = 0.0
             return entry
-        status = delivery.status
+        status = self.statuses()[client_id]
         entry.clock_offset_s = tally.number(status, "clock_offset_s")
         entry.clock_offset_error_s = tally.number(status, "clock_offset_error_s")
-        entry.health = tally.health(status)
+        _counted(entry, status)
+        if delivery.kept_in is not None:
+            entry.shard = ShardEntry(delivery.kept_in, delivery.rows, delivery.complete)
         if not delivery.complete:
             entry.lost_at_s = run.run_clock.seconds(delivery.heard_ns)
             entry.rows_undelivered = self._rows_undelivered(delivery)
         entry.missing_s = run.watch.intervals_s.get(client_id, [])
         return entry
+
+
+def _counted(entry: WorkerEntry, status: tally.Status) -> WorkerEntry:
+    entry.health = tally.health(status)
+    entry.planned = tally.total([status], "planned")
+    entry.sent = tally.total([status], "sent")
+    entry.dropped = tally.total([status], "dropped")
+    return entry
 
 
 def _worker_id(run: OwnedRun, client_id: str) -> str:
