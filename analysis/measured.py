@@ -8,7 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from agentload.turn_metrics import STALL_FLOOR_S, STALL_MEDIAN_FACTOR, StallRule
+from agentload.turn_metrics import (
+    MIN_CHUNKS_FOR_SPEED,
+    STALL_FLOOR_S,
+    STALL_MEDIAN_FACTOR,
+    StallRule,
+    plausible_tokens_per_s,
+)
 from analysis.faults import FaultLog
 from analysis.gaps import GapPass, TurnKeys, read_gaps
 from analysis.load import Run, load_run
@@ -17,10 +23,6 @@ from analysis.windows import Window, inside, measured_window
 
 CLASSES = ("cold", "tool", "user", "child", "rebuild")
 WARM_UP_STAGE = "warm_up"
-
-# No request of a current model decodes faster: a stream that seems to was handed out of a buffer.
-MAX_PLAUSIBLE_TOKENS_PER_S = 2000.0
-MIN_CHUNKS_FOR_SPEED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def stall_rule(scenario: dict[str, object]) -> StallRule:
 
 def plausible_limit(run: Run) -> float:
     """Fastest plausible decode speed in tokens/s; a simulator at k times real time gets k times."""
-    return MAX_PLAUSIBLE_TOKENS_PER_S * max(run.manifest.sim_speed or 1.0, 1.0)
+    return plausible_tokens_per_s(run.manifest.sim_speed)
 
 
 def _window(run: Run) -> Window:

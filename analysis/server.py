@@ -15,29 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from agentload.recording.meanings import ALIASES
 from agentload.recording.record import ScrapeSample
 from analysis.csv_rows import Block, Column, ReadReport, columns_of, read_blocks
 from analysis.csv_table import numbers
 from analysis.faults import FaultLog
 
-# One meaning, its names from the current one to the oldest. `_total` is added by most clients.
-ALIASES: dict[str, tuple[str, ...]] = {
-    "prefix_cache_queries": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
-    "prefix_cache_hits": ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
-    "prefix_cache_hit_rate": ("vllm:gpu_prefix_cache_hit_rate", "vllm:prefix_cache_hit_rate"),
-    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-    "running": ("vllm:num_requests_running",),
-    "waiting": ("vllm:num_requests_waiting",),
-    "preemptions": ("vllm:num_preemptions",),
-    "finished": ("vllm:request_success",),
-    "generation_tokens": ("vllm:generation_tokens",),
-    "ttft": ("vllm:time_to_first_token_seconds",),
-    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-    "queue_time": ("vllm:request_queue_time_seconds",),
-    "prefill_time": ("vllm:request_prefill_time_seconds",),
-    "cache_config": ("vllm:cache_config_info",),
-    "process_start": ("process_start_time_seconds",),
-}
 _SUFFIXES = ("", "_total", "_bucket", "_sum", "_count")
 _WANTED = frozenset(n + s for names in ALIASES.values() for n in names for s in _SUFFIXES)
 

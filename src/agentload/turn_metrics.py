@@ -21,6 +21,10 @@ STALL_FLOOR_S = 0.25
 MIN_GAPS_FOR_STALLS = 3  # with two gaps the long one is half of their median
 MIN_GAPS_FOR_TURN_P99 = 20  # below it the P99 of a turn is its largest gap under another name
 
+# No request of a current model decodes faster: a stream that seems to was handed out of a buffer.
+MAX_PLAUSIBLE_TOKENS_PER_S = 2000.0
+MIN_CHUNKS_FOR_SPEED = 5  # an answer in fewer may well have come in one read
+
 _US_PER_S = 1e6
 
 
@@ -97,6 +101,30 @@ def frontend_s(
     if ttft is None or send is None or queue is None or prefill is None:
         return None
     return ttft - send - queue - prefill
+
+
+def plausible_tokens_per_s(sim_speed: float | None) -> float:
+    """Fastest plausible decode speed; a simulator at k times real time gets k times."""
+    return MAX_PLAUSIBLE_TOKENS_PER_S * max(sim_speed or 1.0, 1.0)
+
+
+def is_implausible(
+    ttft: float | None,
+    decode_span_s: float | None,
+    output_tokens: int | None,
+    chunks: int,
+    fastest_tokens_per_s: float,
+) -> bool:
+    """Answered faster than possible, or before it was sent.
+
+    The speed is (output tokens - 1) / (last - first chunk), judged from `MIN_CHUNKS_FOR_SPEED`
+    chunks on; several tokens in no time at all are infinitely fast.
+    """
+    if ttft is not None and ttft < 0:
+        return True
+    if chunks < MIN_CHUNKS_FOR_SPEED or decode_span_s is None or output_tokens is None:
+        return False
+    return output_tokens > 1 and output_tokens - 1 > fastest_tokens_per_s * decode_span_s
 
 
 def percentile(values: Sequence[float], q: float) -> float | None:
