@@ -13,6 +13,7 @@ import gevent
 from agentload.client import findings
 from agentload.client.base_url import server_root
 from agentload.client.body import PromptBody
+from agentload.client.chunking import Chunking, chunking
 from agentload.client.errors import RequestFailure
 from agentload.client.findings import Finding
 from agentload.client.models import compare_models
@@ -27,7 +28,9 @@ from agentload.workload.window import misfit
 ROUND_TRIPS = 5
 STREAM_TOKENS = 48
 PREFIX_TOKENS = 3_000
-NEIGHBOUR_TOKENS = 400
+NEIGHBOUR_TOKENS = 2_000  # of a fast server too few would be over before the long prompt begins
+NEIGHBOUR_WAIT_S = 60.0  # for its headers
+NEIGHBOUR_STARTS_S = 0.5  # at most, from its headers until it decodes
 _WORDS = ("get", "set", "list", "open", "close", "read", "write", "parse", "path", "file", "name")
 _CLOCK = MonotonicClock()
 
@@ -50,6 +53,7 @@ class Examination:
         self._model = ""
         self._max_model_len: int | None = None
         self._chars_per_token = 3.0
+        self._small_ttft_s = NEIGHBOUR_STARTS_S
         self._random = random.Random(uuid.uuid4().int)  # prompts no cache has seen
 
     def findings(self) -> Iterator[Finding]:
@@ -117,8 +121,7 @@ class Examination:
         yield findings.of_request(result)
         if result.status != "success":
             return
-        if result.prompt_tokens:
-            self._chars_per_token = max(1.0, len(text) / result.prompt_tokens)
+        self._learn(text, result)
         yield findings.of_streaming(result)
         yield findings.of_stamps(result, self._client.proxy)
         yield findings.of_usage(result)
@@ -136,15 +139,38 @@ class Examination:
         cold, again, other = (self._ask(t, 1) for t in (text, text, changed))
         return findings.of_prefix_cache(cold, again, other)
 
+    def chunking(self) -> Chunking:
+        """Only whether long prompts are taken in chunks; raises RequestFailure."""
+        self._find_model(self._client.ask("GET", "/models"))
+        text = self._text(600)
+        self._learn(text, self._ask(text, 4))
+        return chunking(*self._prompt_beside_a_stream())
+
+    def _learn(self, text: str, answer: StreamResult) -> None:
+        """What later prompts go by: characters per token, and how soon a stream begins."""
+        if answer.status == "success" and answer.prompt_tokens:
+            self._chars_per_token = max(1.0, len(text) / answer.prompt_tokens)
+            start_ns = answer.send_start_ns or answer.call_start_ns
+            self._small_ttft_s = (answer.chunk_ns[0] - start_ns) / NS_PER_S
+
     def _chunked_prefill(self) -> Finding:
+        return findings.of_chunked_prefill(*self._prompt_beside_a_stream())
+
+    def _prompt_beside_a_stream(self) -> tuple[StreamResult, StreamResult]:
         """The long prompt goes out when the neighbour decodes; both end before it is judged."""
         decoding, prompt = StreamResult(), StreamResult()
-        neighbour = gevent.spawn(self._ask, self._text(200), NEIGHBOUR_TOKENS, "", decoding)
-        gevent.sleep(0.5)
-        self._ask(self._text(self._chars_of(self._wishes.long_prompt_tokens)), 1, "", prompt)
+        text = self._text(self._chars_of(self._wishes.long_prompt_tokens))
+        limit = self._max_model_len
+        tokens = NEIGHBOUR_TOKENS if limit is None else min(NEIGHBOUR_TOKENS, limit // 4)
+        neighbour = gevent.spawn(self._ask, self._text(200), tokens, "", decoding)
+        with gevent.Timeout(NEIGHBOUR_WAIT_S, False):
+            while not neighbour.ready() and decoding.http_status is None:
+                gevent.sleep(0.002)
+        gevent.sleep(min(NEIGHBOUR_STARTS_S, 3 * self._small_ttft_s))
+        self._ask(text, 1, "", prompt)
         neighbour.join(timeout=1.0)
         neighbour.kill()
-        return findings.of_chunked_prefill(decoding, prompt)
+        return decoding, prompt
 
     def _chars_of(self, tokens: int) -> int:
         room = tokens if self._max_model_len is None else min(tokens, self._max_model_len // 2)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
+from agentload.client.chunking import chunking
 from agentload.client.models import ServedModels
 from agentload.client.result import StreamResult
 from agentload.clock import NS_PER_S
@@ -16,11 +17,6 @@ Level = Literal["ok", "warn", "fail"]
 
 # A prompt that is cached takes this share of its first TTFT or less; without a cache it is 1.
 WARM_SHARE = 0.6
-# Share of a prompt's prefill that a neighbour's longest gap takes: 1 without chunks (0.96-0.99
-# measured on vLLM 0.32), the chunk's share with them.
-WHOLE_PREFILL_SHARE = 0.8
-# The prefill must take so many usual gaps, else its stall cannot be told from noise.
-TELLING_GAPS = 8
 CLOCK_SKEW_S = 2.0  # the Date header has whole seconds
 
 
@@ -202,34 +198,20 @@ def of_prefix_cache(cold: StreamResult, again: StreamResult, changed: StreamResu
 
 def of_chunked_prefill(decoding: StreamResult, prompt: StreamResult) -> Finding:
     """A stream that decodes while a long prompt, never seen before, is sent beside it."""
-    name = "chunked prefill"
-    if prompt.status != "success" or len(decoding.chunk_ns) < 5:
-        failed = prompt if prompt.status != "success" else decoding
-        return Finding(name, "warn", f"not tried: {failed.error_class or 'too few chunks'}")
-    start_ns, first_ns = prompt.send_start_ns or 0, prompt.chunk_ns[0]
-    gaps_s = [
-        (b - a) / NS_PER_S
-        for a, b in pairwise(decoding.chunk_ns)
-        if _overlap(a, b, start_ns, first_ns)
-    ]
-    times = prompt.server_times
-    told_s = times.prefill_s if times is not None else None
-    prefill_s = told_s if told_s is not None else _ttft_s(prompt)
-    usual_s = median((b - a) / NS_PER_S for a, b in pairwise(decoding.chunk_ns))
-    if not gaps_s or prefill_s < TELLING_GAPS * usual_s:
-        mend = "try a longer prompt with --long-prompt-tokens"
-        return Finding(name, "warn", f"a prefill of {prefill_s:.2f} s is too short to tell", mend)
-    longest_s = max(gaps_s)
+    name, found = "chunked prefill", chunking(decoding, prompt)
+    if found.effective is None or found.longest_gap_s is None:
+        tried = found.prefill_s is not None
+        mend = "try a longer prompt with --long-prompt-tokens" if tried else ""
+        return Finding(name, "warn", found.why_not, mend)
     seen = (
-        f"longest gap of the neighbour {longest_s * 1e3:.0f} ms during a prefill of "
-        f"{prefill_s:.2f} s ({prompt.prompt_tokens} tokens)"
+        f"longest gap of the neighbour {found.longest_gap_s * 1e3:.0f} ms during a prefill of "
+        f"{found.prefill_s:.2f} s ({found.prompt_tokens} tokens)"
     )
-    if longest_s > WHOLE_PREFILL_SHARE * prefill_s:
+    if not found.effective:
         mend = "start vLLM with --enable-chunked-prefill: a cold prompt stops all streams"
         return Finding(name, "warn", f"off: {seen}", mend)
-    chunk = ""
-    if prompt.prompt_tokens:
-        chunk = f"; about {prompt.prompt_tokens * longest_s / prefill_s:.0f} tokens in a chunk"
+    tokens = found.chunk_tokens
+    chunk = "" if tokens is None else f"; about {tokens} tokens in a chunk"
     return Finding(name, "ok", f"on: {seen}{chunk}")
 
 
@@ -248,7 +230,3 @@ def worst(findings: Iterable[Finding]) -> Level:
 
 def _ttft_s(result: StreamResult) -> float:
     return (result.chunk_ns[0] - (result.send_start_ns or 0)) / NS_PER_S
-
-
-def _overlap(a: int, b: int, start: int, stop: int) -> bool:
-    return a < stop and b > start

@@ -22,7 +22,7 @@ _HIT_RATE = re.compile(r"Prefix cache hit rate: ([\d.]+)%")
 _KV_SIZE = re.compile(r"KV cache size: ([\d,]+) tokens")
 _SETTING = re.compile(
     r"['\"]?(enable_chunked_prefill|chunked_prefill_enabled|enable_prefix_caching|max_num_seqs|"
-    r"max_num_batched_tokens|max_model_len|max_seq_len)['\"]?[=:]\s*(\w+)"
+    r"max_num_batched_tokens|max_model_len|max_seq_len|long_prefill_token_threshold)['\"]?[=:]\s*(\w+)"
 )
 _VERSION = re.compile(r"vLLM (?:API server )?version v?(\d[\w.+-]*)")
 _FAULT = re.compile(r"\b(?:ERROR|CRITICAL)\b(?:\s+\S+\s+\S+\s+\[[^\]]*\])?\s*(.*)")

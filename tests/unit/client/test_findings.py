@@ -90,6 +90,16 @@ def test_chunked_prefill() -> None:
     assert "--enable-chunked-prefill" in off.mend
 
 
+def test_a_gap_between_chunked_and_not_is_not_judged_by_ttft_alone() -> None:
+    prompt = answer(1700, prompt_tokens=16_000)
+    prompt.send_start_ns = 510 * MS
+    decoding = decoding_with_gaps(830, 360)  # 70 % of 1,190 ms
+    unclear = findings.of_chunked_prefill(decoding, prompt)
+    assert (unclear.level, "neither" in unclear.seen) == ("warn", True)
+    prompt.server_times = ServerTimes(prefill_s=1.19)
+    assert findings.of_chunked_prefill(decoding, prompt).level == "ok"
+
+
 def test_a_prefill_too_short_to_tell() -> None:
     prompt = answer(600, prompt_tokens=100)
     prompt.send_start_ns = 510 * MS
@@ -136,7 +146,7 @@ def test_metrics_pages() -> None:
     assert findings.of_metrics_page(None, "auth", "u").level == "warn"
 
 
-LOG = Path(__file__).with_name("server-log-0.32.0.txt")
+LOG = Path(__file__).parents[2] / "goldens" / "vllm-0.32.0" / "server-log-0.32.0.txt"
 
 
 def test_a_recorded_server_log() -> None:
