@@ -1,6 +1,6 @@
 """The first process of a load pod: it runs Locust until the results were collected.
 
-    python -m agentload.kubernetes.pod --folder /results --run-id ID --collect-wait-s 3600 -- locust ...
+    python -m agentload.kubernetes.pod --folder /results --run-id ID -- locust ...
 
 `kubectl cp` cannot read a container that has ended. So when Locust is over this process writes
 `done.json` into the folder, waits until somebody puts a file `collected` beside it or the limit is
@@ -68,7 +68,7 @@ class Child:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
-    def run(self, command: Sequence[str]) -> int:
+    def run(self, command: list[str]) -> int:
         """Start it, wait for it; its exit code, 128 + N after signal N, as a shell has it."""
         if self.told_to_end:
             return 128 + signal.SIGTERM

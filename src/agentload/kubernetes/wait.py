@@ -50,10 +50,9 @@ def attempt(url: str, env: Mapping[str, str]) -> str | None:
 def _ask(url: str, env: Mapping[str, str]) -> str | None:
     key = env.get("OPENAI_API_KEY", "").strip()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=HTTP_TRY_S
-        ):
+        with urllib.request.urlopen(request, timeout=HTTP_TRY_S):
             return None
     except urllib.error.HTTPError as error:
         error.close()

@@ -28,10 +28,12 @@ from typing import Literal
 from agentload.client.base_url import server_root
 from agentload.clock import NS_PER_S, Clock, MonotonicClock, RunClock
 from agentload.recording.csvfile import AppendOnlyFile, header_line, row_line
+from agentload.recording.dns_pages import Resolve, addresses, is_dns, pages_of
 from agentload.recording.metrics_page import MAX_PAGE_BYTES, PageError, samples
 from agentload.recording.record import EVENTS_CSV, SCRAPE_CSV, RunEvent, ScrapeSample
 
 TIMEOUT_S = 5.0
+RESOLVE_EVERY_S = 5.0
 READY = "ready"
 
 
@@ -164,25 +166,106 @@ def run_endpoint(endpoint: Endpoint, job: ScrapeJob, clock: Clock, stop: threadi
     endpoint.close()
 
 
+class Pages:
+    """The pages of a job, each read by a thread of its own; those behind `dns://` come and go."""
+
+    def __init__(self, job: ScrapeJob, clock: Clock, resolve: Resolve = addresses) -> None:
+        self._job = job
+        self._clock = clock
+        self._resolve = resolve
+        self._run = RunClock(job.run_start_ns, 0.0)
+        self._events = AppendOnlyFile(Path(job.folder) / EVENTS_CSV, header_line(RunEvent))
+        self._begun = 0  # a page that comes again gets a number of its own
+        self._reading: dict[str, tuple[threading.Thread, threading.Event]] = {}
+        self._faults: dict[str, str] = {}
+        self._lock = threading.Lock()  # a name is resolved for seconds while the run may end
+        self._closed = False
+
+    def update(self) -> None:
+        """Begin to read what is new, leave what is gone; a first reading is over on return."""
+        wanted = dict.fromkeys(page for url in self._job.urls for page in self._behind(url))
+        with self._lock:
+            if self._closed:
+                return
+            for page in [page for page in self._reading if page not in wanted]:
+                self._note("replica_gone", page)
+                self._reading.pop(page)[1].set()
+            new = [page for page in wanted if page not in self._reading]
+            first_readings = [self._begin(page) for page in new]
+        for done in first_readings:
+            done.wait()
+
+    def keep_up(self, stop: threading.Event) -> None:
+        """Look again for what is behind the names, until told to stop."""
+        while not stop.wait(RESOLVE_EVERY_S):
+            self.update()
+
+    def close(self) -> None:
+        """Read every page once more."""
+        with self._lock:
+            self._closed = True
+        for _, stop in self._reading.values():
+            stop.set()
+        for thread, _ in self._reading.values():
+            thread.join()
+
+    def _behind(self, url: str) -> tuple[str, ...]:
+        """What an address stands for; what it stood for last when its name cannot be resolved."""
+        if not is_dns(url):
+            return (url,)
+        try:
+            pages = pages_of(url, self._resolve)
+        except OSError as error:
+            self._note_fault(url, error.strerror or str(error))
+            return tuple(self._reading)
+        self._note_fault(url, None)
+        return pages
+
+    def _begin(self, page: str) -> threading.Event:
+        if page not in self._job.urls:
+            self._note("replica_found", page)
+        endpoint = Endpoint(self._begun, page, self._job, self._clock)
+        self._begun += 1
+        first_reading, stop = threading.Event(), threading.Event()
+
+        def run() -> None:
+            endpoint.read_once()
+            first_reading.set()
+            run_endpoint(endpoint, self._job, self._clock, stop)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self._reading[page] = thread, stop
+        return first_reading
+
+    def _note_fault(self, url: str, fault: str | None) -> None:
+        if fault == self._faults.get(url):
+            return
+        if fault is None:
+            del self._faults[url]
+            return
+        self._faults[url] = fault
+        self._note("scrape_failed", f"{without_secrets(url)}: {fault}")
+
+    def _note(self, kind: str, detail: str) -> None:
+        time_s = self._run.seconds(self._clock.now_ns())
+        self._events.append(row_line(RunEvent(time_s, kind, None, detail)))
+
+
 def main() -> int:
     # Ctrl-C reaches the whole group; the load generator closes our input when its turns are over.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     job = ScrapeJob.from_line(sys.stdin.readline())
-    clock = MonotonicClock()
-    endpoints = [Endpoint(i, url, job, clock) for i, url in enumerate(job.urls)]
-    threads = []
-    stop = threading.Event()
-    for endpoint in endpoints:
-        endpoint.read_once()
-        thread = threading.Thread(target=run_endpoint, args=(endpoint, job, clock, stop))
-        thread.start()
-        threads.append(thread)
+    pages = Pages(job, MonotonicClock())
+    pages.update()
     print(READY, flush=True)
+    stop = threading.Event()
+    if any(map(is_dns, job.urls)):
+        threading.Thread(target=pages.keep_up, args=(stop,), daemon=True).start()
     while os.read(sys.stdin.fileno(), 4096):
         pass
     stop.set()
-    for thread in threads:
-        thread.join()
+    pages.close()
     return 0
 
 

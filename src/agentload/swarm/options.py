@@ -49,7 +49,8 @@ def add_options(parser: Any) -> None:
         "--metrics-url",
         default="",
         metavar="URL[,URL]",
-        help="pages to scrape each second; default: /metrics of the target; 'none': no scraping",
+        help="pages to scrape each second; dns://HOST:PORT/PATH: of each address of a name; "
+        "default: /metrics of the target; 'none': no scraping",
         **hidden,
     )
     parser.set_defaults(stop_timeout=str(DEFAULT_STOP_TIMEOUT_S))

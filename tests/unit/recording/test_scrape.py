@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from agentload.clock import VirtualClock
-from agentload.recording.scrape import READY, Endpoint, ScrapeJob, metrics_urls, without_secrets
+from agentload.recording.dns_pages import addresses, is_dns, pages_of
+from agentload.recording.scrape import (
+    READY,
+    Endpoint,
+    Pages,
+    ScrapeJob,
+    metrics_urls,
+    without_secrets,
+)
 
 PAGE = b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0"} %d\n'
 
@@ -165,3 +173,57 @@ def test_a_job_is_one_line() -> None:
     assert job.as_line().count("\n") == 1
     assert ScrapeJob.from_line(job.as_line()) == job
     assert json.loads(job.as_line())["every_s"] == 0.5
+
+
+def test_a_name_stands_for_the_page_of_each_of_its_addresses() -> None:
+    asked = []
+
+    def resolve(host: str, port: int) -> tuple[str, ...]:
+        asked.append((host, port))
+        return ("10.0.0.7", "10.0.0.9", "[fd00::3]")
+
+    assert pages_of("dns://pods.ns.svc:8000/metrics", resolve) == (
+        "http://10.0.0.7:8000/metrics",
+        "http://10.0.0.9:8000/metrics",
+        "http://[fd00::3]:8000/metrics",
+    )
+    assert asked == [("pods.ns.svc", 8000)]
+    assert is_dns("dns://h/m")
+    assert not is_dns("http://h/m")
+    assert addresses("127.0.0.1", 80) == ("127.0.0.1",)
+
+
+def test_replicas_that_come_and_go_are_read_and_told(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentload.recording.scrape.TIMEOUT_S", 0.5)
+    name = f"dns://pods:{server.port}/metrics"
+    answers: list[tuple[str, ...] | OSError] = [
+        ("127.0.0.1",),
+        OSError(-2, "Name or service not known"),
+        OSError(-2, "Name or service not known"),
+        ("127.0.0.1", "localhost"),
+        ("localhost",),
+    ]
+
+    def resolve(_host: str, _port: int) -> tuple[str, ...]:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    clock = VirtualClock(5_000_000_000)
+    pages = Pages(ScrapeJob(str(tmp_path), (name,), 2_000_000_000, 3600.0), clock, resolve)
+    while answers:
+        pages.update()
+    pages.close()
+    first, second = server.url, server.url.replace("127.0.0.1", "localhost")
+    told = [(row["kind"], row["detail"]) for row in rows(tmp_path, "events.csv")]
+    assert told == [
+        ("replica_found", first),
+        ("scrape_failed", f"{name}: Name or service not known"),
+        ("replica_found", second),
+        ("replica_gone", first),
+    ]
+    assert {row["endpoint"] for row in rows(tmp_path, "scrape.csv")} == {first, second}
+    assert (tmp_path / "metrics_first_1.txt").exists()
