@@ -8,7 +8,9 @@ it: the master takes a part only where the one before ended.
 
 from __future__ import annotations
 
+import hmac
 import zlib
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ RESEND_AFTER_NS = 5_000_000_000
 
 SHARD_FILES = tuple(FILE_OF[t] for t in SHARD_ROWS)
 HEADER_BYTES = {FILE_OF[t]: len(header_line(t)) for t in SHARD_ROWS}
+_COMMAS = {FILE_OF[t]: header_line(t).count(b",") for t in SHARD_ROWS}
 COLUMNS_CRC = zlib.crc32(b"".join(header_line(t) for t in SHARD_ROWS))
 
 
@@ -36,8 +39,10 @@ class ShardSender:
     run_id: str
     worker_id: str
     keeps_rows: bool = False
+    token: str = ""  # of the run, see `RunSpec.rows_token`
     acked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHARD_FILES, 0))
     refused: str | None = None
+    orphaned: bool = False  # the master records this run no more, or is another one
     _seq: int = 0
     _answered_seq: int = 0
     _final_seq: int = 0  # of the first message that said the worker is done
@@ -57,6 +62,7 @@ class ShardSender:
         return {
             "run_id": self.run_id,
             "worker_id": self.worker_id,
+            "token": self.token,
             "seq": self._seq,
             "columns": COLUMNS_CRC,
             "parts": [part for name in SHARD_FILES if (part := self._part(name))],
@@ -75,6 +81,7 @@ class ShardSender:
             return False
         self._answered_seq = max(self._answered_seq, min(int(answer["seq"]), self._seq))
         self.refused = answer.get("refused")
+        self.orphaned = bool(answer.get("orphaned"))
         for name, offset in answer.get("offsets", {}).items():
             if name in self.acked:
                 self.acked[name] = int(offset)
@@ -142,19 +149,37 @@ class Delivery:
 class ShardReceiver:
     """The master's side: appends what is new to the run folder and answers where it stands.
 
-    The port is open to whoever reaches it, so a message of another shape is refused, never raised.
+    The port is open to whoever reaches it, so a message of another shape is refused, never raised;
+    so is one without the token that only the workers of the run were told. `workers` are their
+    ids; None takes any.
     """
 
-    def __init__(self, recorder: Recorder, run_id: str) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        run_id: str,
+        workers: Set[str] | None = None,
+        token: str = "",
+    ) -> None:
         self._recorder = recorder
         self._run_id = run_id
+        self._workers = workers
+        self._token = token
+        self._closed = False
         self.deliveries: dict[str, Delivery] = {}
+
+    def close(self) -> None:
+        """The run folder is closed: what comes now stays with its worker."""
+        self._closed = True
 
     def receive(self, message: Any, now_ns: int) -> dict[str, Any]:
         """Take one batch; the answer goes back to the worker that sent it."""
         fault = self._fault(message)
         if fault is not None:
-            return {"run_id": _get(message, "run_id"), "seq": _seq(message), "refused": fault}
+            orphaned = _get(message, "run_id") != self._run_id
+            return refusal(message, fault, orphaned=orphaned)
+        if self._closed:
+            return self._answer_closed(message)
         delivery = self.deliveries.setdefault(message["worker_id"], Delivery())
         if message["columns"] != COLUMNS_CRC:
             delivery.refused = "its columns differ: worker and master run different versions"
@@ -168,6 +193,14 @@ class ShardReceiver:
             "offsets": dict(delivery.offsets),
             "refused": delivery.refused,
         }
+
+    def _answer_closed(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A last answer may have got lost: a worker hears that its rows are here, or that not."""
+        delivery = self.deliveries.get(message["worker_id"], Delivery())
+        answer = {"run_id": self._run_id, "seq": message["seq"], "offsets": dict(delivery.offsets)}
+        if delivery.complete or message["status"].get("sizes") == delivery.offsets:
+            return {**answer, "refused": None}
+        return {**answer, "refused": "the run is over, its folder closed", "orphaned": True}
 
     def kept_turns(self) -> int:
         """Turns that are recorded with the workers and not here."""
@@ -197,7 +230,9 @@ class ShardReceiver:
             return False
         new = lines[have - offset :]
         rows = new.count(b"\n")
-        if not rows or not self._recorder.append(name, new, rows):
+        if not rows or not _well_formed(new, _COMMAS[name]):
+            return False
+        if not self._recorder.append(name, new, rows):
             return False
         delivery.offsets[name] += len(new)
         delivery.rows[name] += rows
@@ -219,7 +254,45 @@ class ShardReceiver:
             )
         ):
             return "not a batch"
+        if not self._is_of_the_run(message["worker_id"], message.get("token", "")):
+            return "not a worker of this run"
         return None if all(map(_is_part, message["parts"])) else "a part that is none"
+
+    def _is_of_the_run(self, worker_id: str, token: Any) -> bool:
+        told = isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())
+        return told and (self._workers is None or worker_id in self._workers)
+
+
+def refusal(message: Any, why: str, *, orphaned: bool) -> dict[str, Any]:
+    """The answer to a batch that is not taken. `orphaned`: nor will any other of its run be."""
+    return {
+        "run_id": _get(message, "run_id"),
+        "seq": _seq(message),
+        "refused": why,
+        "orphaned": orphaned,
+    }
+
+
+def _well_formed(lines: bytes, commas: int) -> bool:
+    """Whether each line is a row of so many fields, by its commas outside quotation marks."""
+    return all(_commas(line) == commas for line in lines[:-1].split(b"\n")) and _is_text(lines)
+
+
+def _commas(line: bytes) -> int:
+    if b'"' not in line:
+        return line.count(b",")
+    parts = line.split(b'"')
+    return sum(part.count(b",") for part in parts[::2]) if len(parts) % 2 else -1
+
+
+def _is_text(lines: bytes) -> bool:
+    if b"\r" in lines or b"\0" in lines:
+        return False
+    try:
+        lines.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_part(part: Any) -> bool:

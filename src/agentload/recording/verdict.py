@@ -24,6 +24,7 @@ class Evidence:
     rows_refused: int = 0
     workers_lost: tuple[str, ...] = ()
     workers_changed: tuple[str, ...] = ()
+    workers_joined: tuple[str, ...] = ()  # late ones, that took no users
     listener_errors: int = 0
     loop_lag_p99_s: float | None = None
     shortest_gap_s: float | None = None
@@ -102,6 +103,8 @@ def _doubtful(e: Evidence) -> Iterator[str]:
             f"clock offset of a worker known to {e.clock_offset_error_s * 1e3:.1f} ms only "
             f"(wanted: {CLOCK_ERROR_S * 1e3:g} ms)"
         )
+    for worker in e.workers_joined:
+        yield f"a worker came after the start and got no users, the others bore the load: {worker}"
     for worker in e.clock_offset_unknown:
         yield f"clock offset of worker {worker} not measured"
     if e.simulator_late_share is not None and e.simulator_late_share > SIMULATOR_LATE_SHARE:

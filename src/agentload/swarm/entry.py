@@ -16,17 +16,20 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from agentload.client.settings import SettingsError
 from agentload.clock import Clock, MonotonicClock
+from agentload.swarm.dispatch import settle_users
 from agentload.swarm.load_side import LoadSide
+from agentload.swarm.open_port import open_port_carefully, outlive_messages
 from agentload.swarm.options import add_options
 from agentload.swarm.owner_side import EXIT_INPUT, OwnerSide
 from agentload.swarm.plan import Flags, InputError
+from agentload.swarm.remote_workers import RemoteWorkers
 from agentload.swarm.shape import StageShape
 from agentload.swarm.target import target_settings
 from agentload.swarm.texts import Texts
 from agentload.swarm.user import CodingAgent
 from agentload.swarm.web_check import refuse_in_form
 from agentload.swarm.worker_side import WorkerSide
-from agentload.swarm.workers import OwnProcess, RemoteWorkers, Workers
+from agentload.swarm.workers import OwnProcess, Workers
 
 __all__ = ["CodingAgent"]
 
@@ -39,7 +42,9 @@ def _on_init(environment: Any, runner: Any, web_ui: Any = None, **_: Any) -> Non
     hub.NOT_ERROR = (*hub.NOT_ERROR, StopTest)  # Locust logs why; a traceback would bury it
     clock = MonotonicClock()
     if isinstance(runner, WorkerRunner):
-        _listen(environment, WorkerSide(environment, runner, clock))
+        worker = WorkerSide(environment, runner, clock)
+        _listen(environment, worker)
+        _outlast_a_lost_master(runner, worker)
         return
     owner = _make_owner(environment, runner, clock)
     _listen(environment, owner)
@@ -73,6 +78,8 @@ def _make_owner(environment: Any, runner: Any, clock: Clock) -> OwnerSide:
         workers = OwnProcess(runner, LoadSide(environment, texts, clock))
     owner = OwnerSide(environment, workers, texts, flags, clock)
     if isinstance(runner, MasterRunner):
+        settle_users(environment)
+        outlive_messages(runner)
         _quit_after_the_last_row(runner, owner)
     environment.shape_class = StageShape(owner.next_step, use_common_options=flags.given)
     if not environment.host:
@@ -100,6 +107,18 @@ def _quit_after_the_last_row(runner: Any, owner: OwnerSide) -> None:
     runner.quit = quit_in_order
 
 
+def _outlast_a_lost_master(runner: Any, worker: WorkerSide) -> None:
+    """Locust's worker leaves when it heard nothing of its master for a minute, with all it has.
+    So it stops its users first, then tries to deliver for a while: a cut may heal."""
+    locust_quit = runner.quit
+
+    def quit_in_order() -> None:
+        worker.end_orphaned()
+        locust_quit()
+
+    runner.quit = quit_in_order
+
+
 def _end_headless(owner: OwnerSide, runner: Any) -> None:
     """SIGTERM in a headless run: Locust listens to it only after the last stage."""
     logger.info("Got SIGTERM signal")
@@ -117,6 +136,7 @@ def _examine_or_exit(owner: OwnerSide, runner: Any) -> None:
         sys.exit(EXIT_INPUT)
 
 
+open_port_carefully()
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request otherwise
 locust.events.init_command_line_parser.add_listener(add_options)  # type: ignore[no-untyped-call]
 locust.events.init.add_listener(_on_init)  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,13 @@ from dataclasses import dataclass, field
 SESSION_STRIDE = 1_000_000
 # Users of a worker that joined after the start are numbered from multiples of this.
 LATE_BLOCK = 50_000
+
+_CLIENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}_[0-9a-f]{32}")
+
+
+def is_client_id(text: str) -> bool:
+    """Whether it is `host_uuid` as Locust makes it. Folders are named after it."""
+    return _CLIENT_ID.fullmatch(text) is not None
 
 
 def dispatch_ranks(client_ids: Iterable[str]) -> dict[str, int]:

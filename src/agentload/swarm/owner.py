@@ -188,7 +188,8 @@ class OwnedRun:
             rows_lost=manifest.counts.lost,
             rows_refused=max(self.recorder.rows.refused, refused),
             workers_lost=ending.workers_lost,
-            workers_changed=self._changes(),
+            workers_changed=self._changes(of_the_run=True),
+            workers_joined=self._changes(of_the_run=False),
             clock_offset_error_s=max(errors_s, default=None),
             clock_offset_unknown=tuple(
                 w.worker_id for w in workers if w.clock_offset_error_s is None
@@ -207,11 +208,13 @@ class OwnedRun:
             return ending.by != "error"
         return ending.by == BY_PLAN or stage_s >= PLAN_SHARE * planned_s
 
-    def _changes(self) -> tuple[str, ...]:
+    def _changes(self, *, of_the_run: bool) -> tuple[str, ...]:
+        """Changes among the workers the run began with, or among those that came later."""
         return tuple(
             f"{change.kind.removeprefix('worker_')} at {change.at_s:.1f} s: {change.client_id}"
             for change in self.watch.changes
         )
+            if (change.client_id in self.watch.started_with) == of_the_run
 
     def _simulator_late_share(self) -> float | None:
         """Of the first page only: a simulator is one server."""

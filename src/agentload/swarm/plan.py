@@ -80,6 +80,11 @@ def read_wishes(options: Any, host: str | None, env: Mapping[str, str], flags: F
         faults.append(
             "--users and --run-time: arrivals.population is open, its stages cannot be set aside"
         )
+    if getattr(options, "enable_rebalancing", False):
+        faults.append(
+            "--enable-rebalancing: users of a worker that is cut off would be dealt out again "
+            "while it still loads, so the target would see more than the plan: leave it out"
+        )
     if scenario is not None and options.record_on == "worker":
         faults += _rules_that_need_rows(scenario)
     if scenario is None or faults:

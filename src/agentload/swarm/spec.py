@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import secrets
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agentload.recording.record import RowsOn
@@ -35,6 +36,8 @@ class RunSpec:
     stages_from_s: float | None  # when the warm-up was over; None while it goes on
     rows_on: RowsOn = "master"  # whose disk the rows stay on
 
+    # Rows come over a port without authentication: only those that were told to load know this.
+    rows_token: str = field(default_factory=lambda: secrets.token_hex(16))
     def scenario(self) -> Scenario:
         return Scenario.model_validate_json(self.scenario_json)
 

@@ -11,6 +11,8 @@ from agentload.recording.verdict import Evidence
 
 Status = Mapping[str, Any]
 
+LIMIT = 1e15  # of what a run can count, and of the seconds between two clocks
+
 _HEALTH = (
     "chunks",
     "merged_chunks",
@@ -27,11 +29,11 @@ _HEALTH = (
 
 
 def number(status: Status, key: str) -> float | None:
-    """A finite number of a status, None for anything else: it came over an open port."""
+    """A sane number of a status, None for anything else: it came over an open port."""
     value = status.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return value
+    return value if abs(value) < LIMIT else None
 
 
 def total(statuses: Iterable[Status], key: str) -> int:

@@ -19,6 +19,7 @@ from agentload.recording.clocksync import ClockOffset, clock_identity
 from agentload.recording.recorder import SHARD_ROWS, Recorder
 from agentload.recording.relay import ShardSender
 from agentload.recording.shard import ShardError
+from agentload.recording.shard_lock import ShardLock
 from agentload.swarm import messages
 from agentload.swarm.load_side import LoadSide, TextsDifferError
 from agentload.swarm.own_shard import OwnShard
@@ -32,6 +33,11 @@ FIRST_PING_EVERY_S = 0.05
 PING_EVERY_S = 2.0
 BATCH_EVERY_S = 1.0
 DELIVERY_S = 15.0  # how long a worker that ends by itself waits for the last answer
+# And one that heard nothing of its master for a minute. TCP may need as long as it was cut off to
+# find out that it no longer is: after a cut of 80 s up to 102 s in all.
+LOST_MASTER_S = 60.0
+# Where the files of this machine are. The master's command line says it of the master's.
+OWN_OPTIONS = ("spool_dir", "settings", "api_key_file")
 EXIT_UNDELIVERED = 3
 
 
@@ -48,6 +54,10 @@ class WorkerSide:
         self._recorder: Recorder | None = None
         self._shard: OwnShard | None = None
         self._run_dir: str = environment.parsed_options.run_dir  # the master's comes with a run
+        self._own = {name: getattr(environment.parsed_options, name) for name in OWN_OPTIONS}
+        self._lock: ShardLock | None = None
+        self._left_rows = False  # rows stayed in a shard
+        self._ending = False
         self._final = False
         self._refused: str | None = None
         runner.register_message(messages.PONG, self._on_pong)
@@ -64,17 +74,23 @@ class WorkerSide:
         if told is None:
             logger.error("the master runs no agentload locustfile: nothing will be sent")
             return
+        self._keep_shard("a new run begins")
+        options = self._environment.parsed_options
+        vars(options).update({name: value for name, value in self._own.items() if value})
         spec = RunSpec.from_message(told)
         identity = clock_identity()
         self._offset.same_clock = identity is not None and identity == spec.clock_identity
         self._final = False
         client_id = self._runner.client_id
-        options = self._environment.parsed_options
         self._recorder = None
         self._shard = shard = OwnShard(spec, client_id, Path(self._run_dir), spool_root(options))
-        self._sender = ShardSender(shard.folder, spec.run_id, client_id, shard.stays)
+        self._sender = ShardSender(
+            shard.folder, spec.run_id, client_id, shard.stays, spec.rows_token
+        )
         try:
             shard.begin()
+            if not shard.stays:
+                self._lock = ShardLock(shard.folder)
             self._recorder = Recorder(shard.folder, SHARD_ROWS)
             self._load.start(
                 spec, self._recorder, os.environ, client_id, self._offset_ns, self._rows_queued
@@ -106,18 +122,38 @@ class WorkerSide:
     def on_quitting(self, **_: Any) -> None:
         """Ended from here (a signal, a lost master): stop well, then wait for the last answer."""
         runs_on = self._load.run is not None and not self._final
-        if runs_on:
+        if runs_on and not self._ending:
             self._runner.stop()
-            with gevent.Timeout(DELIVERY_S, False):
-                while self._sender is not None:
-                    gevent.sleep(0.1)
-        if self._sender is not None:
+            self._wait_delivered(DELIVERY_S)
+        self._ending = True
+        self._keep_shard("the worker ends")
+        if self._left_rows:
             self._environment.process_exit_code = EXIT_UNDELIVERED
-            logger.error(
-                "agentload: %d rows were not taken by the master and are kept in %s",
-                self._sender.undelivered_rows(),
-                self._sender.folder,
-            )
+
+    def end_orphaned(self) -> None:
+        """The master is lost or records another run: stop the users, deliver if it comes back."""
+        if self._ending:
+            return
+        self._ending = True
+        self._runner.stop()
+        self._wait_delivered(LOST_MASTER_S)
+
+    def _wait_delivered(self, seconds: float) -> None:
+        with gevent.Timeout(seconds, False):
+            while self._sender is not None:
+                gevent.sleep(0.1)
+
+    def _keep_shard(self, why: str) -> None:
+        """Rows that the master did not take stay where they are; say where."""
+        sender, self._sender = self._sender, None
+        if sender is None:
+            return
+        self._left_rows = True
+        logger.error(
+            "agentload: %s: %d rows were not taken by the master and are kept in %s",
+            why, sender.undelivered_rows(), sender.folder,
+        )  # fmt: skip
+        self._close_recorder()
 
     # -- messages ---------------------------------------------------------------------------
 
@@ -130,11 +166,21 @@ class WorkerSide:
             return
         more = sender.answered(msg.data)
         if sender.refused:
-            logger.error("agentload: the master refuses rows: %s", sender.refused)
+            self._on_refusal(sender)
         elif self._final and sender.delivered:
             self._close_shard(sender)
         elif more:
             self._send()
+
+    def _on_refusal(self, sender: ShardSender) -> None:
+        """Nobody wants to have the rows. Of a run that goes on: it goes on without its owner."""
+        logger.error("agentload: the master refuses rows: %s", sender.refused)
+        if not sender.orphaned:
+            return
+        if self._final:
+            self._keep_shard(f"the master refuses them: {sender.refused}")
+        elif not self._ending:
+            gevent.spawn(self._runner.quit)
 
     def _on_stages(self, msg: Any, **_: Any) -> None:
         run = self._load.run
@@ -163,6 +209,8 @@ class WorkerSide:
         status = {} if run is None else run.status()
         status["final"] = self._final
         status["refused"] = self._refused
+        if self._sender is not None:
+            status["spool"] = str(self._sender.folder)
         if self._shard is not None and self._recorder is not None:
             status |= self._shard.status(self._recorder.rows)
         if self._offset.known:
@@ -177,10 +225,16 @@ class WorkerSide:
     def _close_shard(self, sender: ShardSender) -> None:
         """The master has all of it: the shard is a copy, and goes, unless it is to stay."""
         self._sender = None
-        if self._recorder is not None:
-            self._recorder.close()
+        self._close_recorder()
         if not sender.keeps_rows:
             remove_shard(sender.folder)
+
+    def _close_recorder(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     # -- clocks -----------------------------------------------------------------------------
 

@@ -1,0 +1,42 @@
+"""Tells a shard whose worker is alive from one that was left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+LOCK = "lock"
+
+
+class ShardLock:
+    """Held by the worker that writes the shard; the kernel lets go of it when the worker dies."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take it; OSError where another process has it."""
+        self._fd = os.open(folder / LOCK, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def release(self) -> None:
+        with suppress(OSError):
+            os.close(self._fd)
+
+
+def left_behind(folder: Path) -> bool:
+    """Whether a worker of this machine wrote this shard and is no more; False where none is."""
+    try:
+        fd = os.open(folder / LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
