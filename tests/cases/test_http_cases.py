@@ -1,14 +1,13 @@
 """Public failures that need a server to happen (B03, B04, B05, B07), by the real client."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.cases.sse_case import FOLDER, load, py_bytes
-from tests.unit.client.driving import Driver, gaps_s, seconds
-from tests.unit.client.fake_server import SSE_HEAD, FakeServer, Request, stream
+from tests.e2e.client.driving import Driver, gaps_s, seconds
+from tests.e2e.client.fake_server import SSE_HEAD, FakeServer, Request, Schedule, stream
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +33,7 @@ def scripted(steps: list[dict[str, Any]]) -> Any:
         if step["status"] == 200:
             stream(request, step["tokens"], step["first_token_after_s"], step["gap_s"])
         else:
-            time.sleep(step["after_s"])
+            Schedule().wait(step["after_s"])
             request.wire.answer(step["status"], b"{}", step.get("headers"))
 
     return handle
@@ -67,10 +66,10 @@ def test_the_total_deadline_bounds_a_slow_stream(driver: Driver) -> None:
     data, expected = inputs("B05-read-timeout-is-not-a-deadline")
 
     def handle(request: Request) -> None:
-        start = time.monotonic()
+        schedule = Schedule()
         request.wire.send(SSE_HEAD)
         for segment in data["segments"]:
-            time.sleep(max(0.0, start + segment["t"] / 10 - time.monotonic()))
+            schedule.wait(segment["t"] / 10)
             request.wire.chunk(py_bytes(segment["py"]))
         request.wire.end()
 

@@ -95,10 +95,18 @@ class PromptBody:
         """Keep the first messages; `ValueError` when there are fewer."""
         self._rope.truncate(keep_messages)
 
+    def prepare(self) -> None:
+        """Do what has to be done before the next request can be sent: here nothing."""
+
     def buffers(self) -> list[Buffer]:
         """The whole body, in order; joined, it is one JSON object."""
         head = b"%b%b%b" % (self._fixed, self._turn, self._opening)
         return [head, *self._rope.buffers, self._end]
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens of the next request's prompt where they are known before it is sent, else None."""
+        return None
 
     @property
     def size(self) -> int:

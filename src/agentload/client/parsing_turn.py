@@ -8,7 +8,7 @@ from typing import Self
 import gevent
 from gevent.lock import BoundedSemaphore
 
-from agentload.clock import Clock
+from agentload.clock import Clock, MonotonicClock
 
 SLICE_NS = 1_000_000
 # A timer, not `sleep(0)`: gevent runs up to 50 ready greenlets before it looks at sockets again,
@@ -49,3 +49,6 @@ class ParsingTurn:
         if self._now() - self._busy_since_ns > SLICE_NS:
             gevent.sleep(_A_LOOP_ROUND_S)
             self._busy_since_ns = self._now()
+
+
+PARSING = ParsingTurn(MonotonicClock())  # of the process

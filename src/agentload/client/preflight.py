@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Literal
+from typing import Literal
 
-from agentload.client.base_url import server_root
 from agentload.client.body import PromptBody
-from agentload.client.chunk import count
 from agentload.client.errors import RequestFailure
 from agentload.client.models import ServedModels, compare_models
-from agentload.client.token_body import Encode
+from agentload.client.tokenizers import server_encoder
 from agentload.client.transport import Client
 from agentload.workload.turn import Message
 
@@ -113,40 +110,6 @@ def _by_tokenize(client: Client, model: str, text: bytes) -> int | None:
         return len(server_encoder(client, model)(json.loads(b'"%b"' % text)))
     except RequestFailure:
         return None
-
-
-def server_encoder(client: Client, model: str) -> Encode:
-    """The server's own tokenizer by `/tokenize`; calls raise `RequestFailure`."""
-    url = server_root(client.settings.base_url) + "/tokenize"
-
-    def encode(text: str) -> list[int]:
-        body = {"model": model, "prompt": text, "add_special_tokens": False}
-        page = client.ask("POST", url, body).json()
-        ids = page.get("tokens") if isinstance(page, dict) else None
-        if not isinstance(ids, list) or any(count(token) is None for token in ids):
-            raise RequestFailure("not_json", f"{url} gave no list of token ids")
-        return ids
-
-    return encode
-
-
-def local_encoder(encoding: str) -> Encode:
-    """A tokenizer of this machine (extra `tokenizer`): cl100k_base, o200k_base, llama3, qwen3.
-
-    Raises `PreflightError`.
-    """
-    try:
-        quicktok: Any = import_module("quicktok")
-    except ImportError:
-        text = (
-            "no local tokenizer; to mend: pip install 'agentload[tokenizer]', or use the server's"
-        )
-        raise PreflightError("no_tokenizer", text) from None
-    try:
-        encode: Encode = quicktok.get_encoding(encoding).encode_with_special
-    except Exception as error:  # the package raises what its C++ part does
-        raise PreflightError("no_tokenizer", f"tokenizer {encoding!r}: {error}") from None
-    return encode
 
 
 def _prompt_tokens(client: Client, model: str, text: bytes) -> int | None:

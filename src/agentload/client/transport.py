@@ -25,7 +25,7 @@ from agentload.client.errors import RequestFailure
 from agentload.client.exchange import Exchange
 from agentload.client.hub_transport import CURRENT, Call, HubTransport, close, tls_context
 from agentload.client.measure import measure
-from agentload.client.parsing_turn import ParsingTurn
+from agentload.client.parsing_turn import PARSING
 from agentload.client.proxied import ProxiedExchange
 from agentload.client.reader import TICK_S, HubReader
 from agentload.client.result import StreamResult
@@ -35,7 +35,6 @@ from agentload.clock import NS_PER_S, MonotonicClock, realtime_offset_ns, wall_u
 
 NO_KEY = "none"  # the SDK wants some key; without one the header is left out
 _CLOCK = MonotonicClock()
-_PARSING = ParsingTurn(_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +158,9 @@ class Client:
         try:
             with self._response(body, request_id, headers or {}, call, result) as response:
                 exchange = self._follow(call, response, result)
-            with _PARSING:
+            with PARSING:
                 offsets_ns = (offset_ns, realtime_offset_ns())
-                measure(exchange, result, offsets_ns, _PARSING.pause)
+                measure(exchange, result, offsets_ns, PARSING.pause)
         except openai.APIError as error:
             self._failed(error, call, result)
         except BaseException:
@@ -172,12 +171,18 @@ class Client:
         self._close_gaps = _has_close_gaps(result)
         return result
 
-    def ask(self, method: Literal["GET", "POST"], url: str, body: object = None) -> Answer:
+    def ask(
+        self,
+        method: Literal["GET", "POST"],
+        url: str,
+        body: object = None,
+        deadlines: Deadlines | None = None,
+    ) -> Answer:
         """One small request, a path below the base URL or a whole address; blocks like `stream`.
 
         Raises `RequestFailure` when no answer came or its status is no success.
         """
-        call = Call(self._deadlines, self._idle)
+        call = Call(deadlines or self._deadlines, self._idle)
         token = CURRENT.set(call)
         request: Any = self._sdk.client.post if method == "POST" else self._sdk.client.get
         content = {} if method == "GET" else {"content": dumps(body)}
@@ -191,6 +196,10 @@ class Client:
             self._failed(error, call, result)
             text = errors.scrub(result.error_text or "", self._secrets)
             raise RequestFailure(result.error_class or "", text) from None
+        except BaseException:  # the greenlet is killed
+            if call.exchange is not None:
+                close(call.exchange, None)
+            raise
         finally:
             CURRENT.reset(token)
         return Answer(response.status_code, dict(response.headers), response.content)

@@ -24,6 +24,7 @@ from agentload.scenario.running import (
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=64)]
 ContentKind = Literal["code", "view", "diff", "listing", "grep", "log", "json", "prose", "unbroken"]
+TokenizerName = Literal["server", "cl100k_base", "o200k_base", "o200k_harmony", "llama3", "qwen3"]
 TurnClassName = Literal["cold", "tool", "user", "child", "rebuild"]
 
 
@@ -203,7 +204,8 @@ class Scenario(Strict):
     context_scale: float = Field(default=1.0, gt=0, le=100)
     pace: float = Field(default=1.0, gt=0, le=10_000)  # the times below are 1/pace of real time
     chars_per_token: Literal["calibrate"] | Annotated[float, Field(gt=0.2, le=20)] = "calibrate"
-    wire: Literal["chat", "completions"] = "chat"
+    wire: Literal["chat", "completions", "token_ids"] = "chat"
+    tokenizer: TokenizerName | None = None  # of wire token_ids; None: the server's
     window: Window = Window()
     prefix: Prefix
     start: Start
@@ -231,11 +233,7 @@ class Scenario(Strict):
         self._start_fits()
         if self.window.at_limit == "compact" and self.compaction is None:
             raise ValueError("window.at_limit is compact, and there is no compaction section")
-        if self.content.cut == "inside_word" and self.wire != "completions":
-            raise ValueError(
-                "content.cut inside_word needs wire completions:"
-                " chat messages end at a special token, which no cut can move"
-            )
+        self._wire_fits()
         if self.prefix.dynamic == "tools_permuted" and self.prefix.tools_tokens == 0:
             raise ValueError("prefix.dynamic tools_permuted needs prefix.tools_tokens above 0")
         if not self.stages:
@@ -245,6 +243,15 @@ class Scenario(Strict):
         if len(set(names)) != len(names):
             raise ValueError("stages: every name may stand once only")
         return self
+
+    def _wire_fits(self) -> None:
+        if self.content.cut == "inside_word" and self.wire == "chat":
+            raise ValueError(
+                "content.cut inside_word needs wire completions or token_ids:"
+                " chat messages end at a special token, which no cut can move"
+            )
+        if self.tokenizer is not None and self.wire != "token_ids":
+            raise ValueError("tokenizer needs wire token_ids: no other has ids to make")
 
     def _start_fits(self) -> None:
         if self.window.tokens is None or self.start.warm_tokens is None:

@@ -6,15 +6,37 @@ from typing import Any
 
 from agentload.client.body import PlainTextBody, PromptBody, TextBody
 from agentload.client.settings import TargetSettings
+from agentload.client.token_body import PlainTokenBody, TokenBody, Tokenizer
+from agentload.client.tokenizers import SERVER, TokenSource
 from agentload.scenario.model import Scenario
 
 
-def new_body(scenario: Scenario, settings: TargetSettings, model: str | None) -> PromptBody:
-    """An empty history with the parameters that all of its requests have."""
+def new_body(
+    scenario: Scenario,
+    settings: TargetSettings,
+    model: str | None,
+    tokenizer: Tokenizer | None = None,
+) -> PromptBody:
+    """An empty history with the parameters that all of its requests have.
+
+    `tokenizer` is needed for wire `token_ids`. Text cut inside words goes without role marks.
+    """
     params = _fixed_params(scenario, settings, model)
-    if scenario.wire == "chat":
-        return PromptBody(params)
-    return PlainTextBody(params) if scenario.content.cut == "inside_word" else TextBody(params)
+    plain = scenario.content.cut == "inside_word"
+    if scenario.wire == "token_ids":
+        if tokenizer is None:
+            raise ValueError("wire token_ids needs a tokenizer")
+        return (PlainTokenBody if plain else TokenBody)(params, tokenizer)
+    if scenario.wire == "completions":
+        return (PlainTextBody if plain else TextBody)(params)
+    return PromptBody(params)
+
+
+def token_source(scenario: Scenario, model: str | None, cuts: bool) -> TokenSource | None:
+    """Where the ids of the scenario's prompts come from; None where prompts are text."""
+    if scenario.wire != "token_ids":
+        return None
+    return TokenSource(scenario.tokenizer or SERVER, model or "", cuts)
 
 
 def _fixed_params(

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from agentload.client.errors import RequestFailure
 from agentload.client.result import StreamResult
 from agentload.client.transport import Client
 from agentload.clock import NS_PER_S
@@ -17,6 +18,7 @@ from agentload.workload.turn import ChildPlan, Turn
 RATE_LIMITED = "rate_limited"
 RATE_LIMITED_ATTEMPTS = 10  # then the turn is given up as any other that failed
 # Trying these again cannot help.
+TOKENIZE_ERROR = "tokenize_error"  # the prompt's ids could not be had; nothing was sent
 FINAL_ERRORS = frozenset({"auth", "model_not_found", "context_overflow", "not_a_stream"})
 FAILED_WAIT_S = 1.0  # after a failure without Retry-After: a dead target is not hammered
 
@@ -45,11 +47,34 @@ class Conversation:
         self.failed = False
         self._run = run
         self._client = client
-        self._body = new_body(run.scenario, run.settings, run.spec.model)
+        self._body = new_body(run.scenario, run.settings, run.spec.model, run.tokenizer(client))
+        self._prepared: Due | None = None
+        self._not_ready: RequestFailure | None = None
         self._headers = run.scenario.stickiness.headers_for(
             session.session_id, session.parent_session_id
         )
         self._next(start_ns)
+
+    def prepare(self) -> None:
+        """Put what is due into the body, ids included; blocks the calling greenlet.
+
+        Meant for the time the agent thinks. What it takes beyond the instant the turn is due moves
+        that instant: making ids is work of the client, and no lateness.
+        """
+        due = self.due
+        if due is None or due is self._prepared:
+            return
+        now_ns = self._run.clock.now_ns
+        if due.attempt == 1:
+            self._body.truncate(due.turn.keep_messages)
+            self._body.add(due.turn.append)
+        self._prepared, self._not_ready = due, None
+        begun_ns = now_ns()
+        try:
+            self._body.prepare()
+        except RequestFailure as failure:
+            self._not_ready = failure
+        due.at_ns += max(0, now_ns() - max(begun_ns, due.at_ns))
 
     def send(self, report: Report) -> tuple[ChildPlan, ...]:
         """Send what is due and record it; the children that its completion spawns.
@@ -59,9 +84,8 @@ class Conversation:
         due = self.due
         if due is None:
             raise RuntimeError(f"{self.session.session_id}: nothing is due")
+        self.prepare()
         if due.attempt == 1:
-            self._body.truncate(due.turn.keep_messages)
-            self._body.add(due.turn.append)
             self._run.counters.planned += 1
         result = self._attempt(due)
         report(due.turn, result)
@@ -83,18 +107,21 @@ class Conversation:
         in_flight, run.in_flight = run.in_flight, run.in_flight + 1
         run.counters.sent += 1
         try:
-            self._client.stream(
-                self._body,
-                request_id=request_id,
-                headers=self._headers,
-                deadlines=run.deadlines,
-                cancel_after_first_token_s=turn.abort_after_s,
-                into=result,
-            )
+            if self._not_ready is not None:
+                self._fail(result, self._not_ready)
+            else:
+                self._client.stream(
+                    self._body,
+                    request_id=request_id,
+                    headers=self._headers,
+                    deadlines=run.deadlines,
+                    cancel_after_first_token_s=turn.abort_after_s,
+                    into=result,
+                )
         finally:
             run.in_flight -= 1
             run.record(
-                turn,
+                self._as_sent(turn),
                 result,
                 request_id=request_id,
                 intended_start_ns=due.at_ns,
@@ -102,6 +129,16 @@ class Conversation:
                 attempt=due.attempt,
             )
         return result
+
+    def _fail(self, result: StreamResult, failure: RequestFailure) -> None:
+        result.error_class = TOKENIZE_ERROR
+        result.error_text = f"{failure.error_class}: {failure}"
+        result.call_start_ns = result.end_ns = self._run.clock.now_ns()
+
+    def _as_sent(self, turn: Turn) -> Turn:
+        """The turn with the length of its prompt where that is known before it is sent."""
+        tokens = None if self._not_ready else self._body.prompt_tokens
+        return turn if tokens is None else replace(turn, planned_prompt_tokens=tokens)
 
     def _after(self, due: Due, result: StreamResult) -> tuple[ChildPlan, ...]:
         ended_ns = result.end_ns or self._run.clock.now_ns()

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from agentload.client.base_url import server_root
 from agentload.client.errors import RequestFailure
-from agentload.client.preflight import PreflightError, check_target, count_tokens
+from agentload.client.preflight import PreflightError, Target, check_target, count_tokens
+from agentload.client.token_body import Encode
 from agentload.client.transport import Client
 from agentload.recording.metrics_page import PageError, info_labels
 from agentload.swarm.plan import InputError, Wishes
+from agentload.swarm.token_check import examine_tokenizer
 from agentload.workload.calibration import calibrate
 from agentload.workload.content import Corpus
 from agentload.workload.window import misfit
@@ -30,6 +34,7 @@ class Found:
     chars_per_token: float | dict[str, float]  # as given, or measured by kind of content
     target: dict[str, Any]
     server_settings: dict[str, Any]
+    token_cuts: bool  # of the tokenizer of wire token_ids: see `Tokenizer`
     warnings: tuple[str, ...]
 
 
@@ -44,13 +49,16 @@ def examine(wishes: Wishes, corpus: Corpus, trace_fingerprint: str | None) -> Fo
         fault = misfit(wishes.scenario, target.max_model_len)
         if fault is not None:
             raise InputError(fault)
-        ratios = _chars_per_token(client, wishes, corpus, target.model, target.max_model_len)
+        ids = examine_tokenizer(client, wishes.scenario, target.model)
+        encode = None if ids is None else ids.encode
+        ratios = _chars_per_token(client, wishes, corpus, target, encode)
         described, server_settings = _described(client)
     except PreflightError as error:
         raise InputError(str(error)) from None
     finally:
         client.close()
     described["max_model_len"] = target.max_model_len
+    described["tokenizer"] = None if ids is None else ids.name
     return Found(
         model=target.model,
         corpus_fingerprint=corpus.fingerprint,
@@ -59,23 +67,27 @@ def examine(wishes: Wishes, corpus: Corpus, trace_fingerprint: str | None) -> Fo
         chars_per_token=ratios,
         target=described,
         server_settings=server_settings,
-        warnings=target.warnings,
+        token_cuts=ids is not None and ids.cuts,
+        warnings=(*target.warnings, *(ids.warnings if ids else ())),
     )
 
 
 def _chars_per_token(
-    client: Client, wishes: Wishes, corpus: Corpus, model: str, max_model_len: int | None
+    client: Client, wishes: Wishes, corpus: Corpus, target: Target, encode: Encode | None
 ) -> float | dict[str, float]:
-    """As the scenario says, or measured on its kinds of text by the server's own count."""
+    """As the scenario says, or measured on its kinds of text: by the tokenizer that makes the ids
+    of prompts where there is one, else by the server's own count."""
     wished = wishes.scenario.chars_per_token
     if wished != "calibrate":
         return wished
 
     def count(pieces: list[bytes]) -> int | None:
-        counted = count_tokens(client, model, pieces)
+        if encode is not None:
+            return len(encode(orjson.loads(b'"%b"' % b"".join(pieces))))
+        counted = count_tokens(client, target.model, pieces)
         return None if counted is None else counted.tokens
 
-    measured = calibrate(wishes.scenario, corpus, max_model_len, count)
+    measured = calibrate(wishes.scenario, corpus, target.max_model_len, count)
     if measured is None:
         raise InputError(
             f"{wishes.settings.base_url} counts no tokens, neither by /tokenize nor in usage; "

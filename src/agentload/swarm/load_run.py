@@ -12,6 +12,8 @@ from gevent.event import Event
 from agentload.client.deadlines import Deadlines
 from agentload.client.result import StreamResult
 from agentload.client.settings import TargetSettings
+from agentload.client.token_body import Tokenizer
+from agentload.client.transport import Client
 from agentload.clock import NS_PER_S, Clock, RunClock
 from agentload.recording.health import CpuShare, LoopLag, throttled_periods
 from agentload.recording.record import LoadgenSample, RunEvent
@@ -19,6 +21,7 @@ from agentload.recording.recorder import Recorder
 from agentload.recording.turn_rows import TurnContext, turn_rows
 from agentload.recording.verdict import BUSY_CPU
 from agentload.scenario.model import Scenario
+from agentload.swarm.bodies import token_source
 from agentload.swarm.numbering import SESSION_STRIDE, Seats, rank_of
 from agentload.swarm.spec import RunSpec
 from agentload.turn_metrics import StallRule, usable_gaps_s
@@ -89,6 +92,7 @@ class LoadRun:
         self.stopping = False
         self.in_flight = 0
         self.deadlines = deadlines
+        self._token_source = token_source(self.scenario, spec.model, spec.token_cuts)
         self._text = (corpus, spec.chars_per_token, spec.max_model_len)
         self._replay = replay
         self._make = session_source(self.scenario, *self._text, spec.run_salt, replay)
@@ -158,6 +162,16 @@ class LoadRun:
     def one_shot(self, number: int) -> Session:
         """The session of one turn that interferes."""
         return Session.one_shot(self.scenario, number, *self._text, run_salt=self.spec.run_salt)
+
+    def check_tokenizer(self) -> None:
+        """Raise `NoTokenizerError` when this machine cannot make the ids of prompts."""
+        if self._token_source is not None:
+            self._token_source.check()
+
+    def tokenizer(self, client: Client) -> Tokenizer | None:
+        """What makes the ids of a user's prompts; None where prompts are text."""
+        source = self._token_source
+        return None if source is None else source.tokenizer(client, self.deadlines)
 
     # -- records ----------------------------------------------------------------------------
 

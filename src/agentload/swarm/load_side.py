@@ -9,6 +9,7 @@ from typing import Any
 import gevent
 
 from agentload.client.result import StreamResult
+from agentload.client.tokenizers import NoTokenizerError
 from agentload.client.transport import prepare_process
 from agentload.clock import Clock
 from agentload.recording.health import SAMPLE_EVERY_S
@@ -70,6 +71,10 @@ class LoadSide:
             spec, settings, corpus, recorder, self._clock, client_id, clock_offset_ns, deadlines,
             replay,
         )  # fmt: skip
+        try:
+            run.check_tokenizer()
+        except NoTokenizerError as error:
+            raise TextsDifferError(str(error)) from None
         gevent.get_hub().threadpool.apply(
             basis,
             (run.scenario, corpus, spec.chars_per_token, spec.max_model_len, spec.run_salt),

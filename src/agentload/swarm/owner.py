@@ -63,6 +63,7 @@ class OwnedRun:
         self._options = options
         self.plan = wishes.stages
         self.run_clock = RunClock.starting_now(clock)
+        self.stood_still_s = 0.0  # the longest time in which nobody looked at the run
         ranks = dispatch_ranks(client_ids)
         self.watch = WorkerWatch(frozenset(ranks))
         self.manifest = _manifest(options, wishes, found, self.run_clock)
@@ -77,6 +78,7 @@ class OwnedRun:
             model=found.model,
             chars_per_token=found.chars_per_token,
             max_model_len=found.max_model_len,
+            token_cuts=found.token_cuts,
             run_start_ns=self.run_clock.start_ns,
             wall_start_unix_s=self.run_clock.wall_start_unix_s,
             clock_identity=clock_identity(),
@@ -195,6 +197,7 @@ class OwnedRun:
                 w.worker_id for w in workers if w.clock_offset_error_s is None
             ),
             simulator_late_share=self._simulator_late_share(),
+            owner_stood_still_s=self.stood_still_s,
             planned_s=None if ending.by == BY_PLAN else manifest.planned_s,
             ended_s=stage_s,
             turns_recorded=manifest.counts.recorded,
@@ -213,8 +216,8 @@ class OwnedRun:
         return tuple(
             f"{change.kind.removeprefix('worker_')} at {change.at_s:.1f} s: {change.client_id}"
             for change in self.watch.changes
-        )
             if (change.client_id in self.watch.started_with) == of_the_run
+        )
 
     def _simulator_late_share(self) -> float | None:
         """Of the first page only: a simulator is one server."""

@@ -34,10 +34,11 @@ class RunSpec:
     clock_identity: str | None
     ranks: dict[str, int]  # Locust's worker id -> place in the order users are dealt out
     stages_from_s: float | None  # when the warm-up was over; None while it goes on
+    token_cuts: bool = False  # of the tokenizer of wire token_ids: see `Tokenizer`
     rows_on: RowsOn = "master"  # whose disk the rows stay on
-
     # Rows come over a port without authentication: only those that were told to load know this.
     rows_token: str = field(default_factory=lambda: secrets.token_hex(16))
+
     def scenario(self) -> Scenario:
         return Scenario.model_validate_json(self.scenario_json)
 

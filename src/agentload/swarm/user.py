@@ -52,8 +52,9 @@ class CodingAgent(User):
             self._seat = -1
 
     def wait_time(self) -> float:
-        """Seconds until the next turn is due."""
+        """Seconds until the next turn is due; prepares it meanwhile."""
         run, talk = self._of_run()
+        talk.prepare()
         if talk.due is None:
             return 0.0
         return max(0.0, (talk.due.at_ns - run.clock.now_ns()) / NS_PER_S)
@@ -115,16 +116,18 @@ class CodingAgent(User):
         for _ in range(turns):
             if run.stopping or not run.warming_up or talk.due is None:
                 break
+            talk.prepare()
             self._sleep_until(run, talk.due.at_ns)
             talk.due.output_tokens = warm_up.output_tokens
             talk.send(self._report)
         if talk.due is None:
             self._begin_session(run)
+        _, talk = self._of_run()
+        talk.prepare()
         run.counters.at_gate += 1
         run.gate.wait()
         if run.stopping:
             raise StopUser
-        _, talk = self._of_run()
         talk.postpone(run.first_start_ns(self._seat))
 
     def _run_children(
@@ -145,6 +148,7 @@ class CodingAgent(User):
         talk = Conversation(run, session, client, run.clock.now_ns())
         try:
             while talk.due is not None and self._state != LOCUST_STATE_STOPPING:
+                talk.prepare()
                 self._sleep_until(run, talk.due.at_ns)
                 talk.send(self._report)
         finally:

@@ -118,7 +118,7 @@ def test_a_number_is_a_finite_number(tmp_path: Path, value: str) -> None:
 @pytest.mark.parametrize(
     ("change", "key", "said"),
     [
-        ("wire: completion", "wire", "'chat' or 'completions'"),
+        ("wire: completion", "wire", "'chat', 'completions' or 'token_ids'"),
         ("stickiness: {headers: {Authorization: x}}", "stickiness.headers", "secrets do not"),
         ("stickiness: {headers: {X-A: '{user}'}}", "stickiness.headers", "{session_id}"),
         ('stickiness: {headers: {X-A: "a\\r\\nb: c"}}', "stickiness.headers", "printable ASCII"),
@@ -142,7 +142,7 @@ def test_settings_that_cannot_be(tmp_path: Path, change: str, key: str, said: st
     ("old", "new", "said"),
     [
         ("at_limit: lower_output", "at_limit: compact", "no compaction section"),
-        ("non_ascii_share: 0.02", "cut: inside_word", "needs wire completions"),
+        ("non_ascii_share: 0.02", "cut: inside_word", "needs wire completions or token_ids"),
         ("user_text: { prose: 1.0 }", "user_text: { prose: 0 }", "sum above 0"),
         ("user_text: { prose: 1.0 }", "user_text: { poem: 1 }", "content.user_text"),
         ("min: 0.05, max: 0.5", "min: -1, max: 0.5", "waits.tool: can draw -1 to 0.5"),

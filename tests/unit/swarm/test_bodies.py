@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentload.client.settings import TargetSettings
+from agentload.client.token_body import Tokenizer
 from agentload.scenario import load
 from agentload.swarm.bodies import new_body, turn_params
 from agentload.workload.turn import Message
@@ -27,13 +28,21 @@ INSIDE = {"wire": "completions", "content.cut": "inside_word"}
             "<|im_start|>user\nhal<|im_end|>\n<|im_start|>assistant\n",
         ),
         (INSIDE, "prompt", "hal"),
+        (
+            {"wire": "token_ids"},
+            "prompt",
+            [*map(ord, "<|im_start|>user\nhal<|im_end|>\n<|im_start|>assistant\n")],
+        ),
+        ({**INSIDE, "wire": "token_ids"}, "prompt", [*map(ord, "hal")]),
     ],
-    ids=["chat", "text", "inside-word"],
+    ids=["chat", "text", "inside-word", "ids", "ids-inside-word"],
 )
 def test_the_body_of_each_wire(overrides: dict[str, Any], key: str, value: object) -> None:
     scenario = load(SMOKE, overrides)
-    body = new_body(scenario, TargetSettings(), "m")
+    tokenizer = Tokenizer(lambda text: [*map(ord, text)], cuts=True)
+    body = new_body(scenario, TargetSettings(), "m", tokenizer)
     body.add([Message("user", (b"hal",))])
+    body.prepare()
     sent = json.loads(b"".join(map(bytes, body.buffers())))
     assert sent[key] == value
     assert sent["model"] == "m"

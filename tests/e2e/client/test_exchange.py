@@ -3,18 +3,19 @@
 import gzip
 import itertools
 import socket
-import time
+import threading
 from collections.abc import Callable
 
 import pytest
 
-from tests.unit.client.driving import Driver, gaps_s, seconds
-from tests.unit.client.fake_server import (
+from tests.e2e.client.driving import Driver, gaps_s, seconds
+from tests.e2e.client.fake_server import (
     DONE,
     FINISH,
     SSE_HEAD,
     FakeServer,
     Request,
+    Schedule,
     event,
     stream,
 )
@@ -29,9 +30,10 @@ def raw(*parts: bytes, close: bool = True) -> Handler:
     """Sends these bytes for every request, each on its own."""
 
     def handle(request: Request) -> None:
-        for part in parts:
+        schedule = Schedule()
+        for number, part in enumerate(parts, 1):
             request.wire.send(part)
-            time.sleep(0.02)
+            schedule.wait(number * 0.02)
         if close:
             request.wire.close()
 
@@ -49,7 +51,7 @@ def reset_at_once(request: Request) -> None:
 def reset_midway(request: Request) -> None:
     request.wire.send(SSE_HEAD)
     request.wire.chunk(event("a"))
-    time.sleep(0.05)
+    Schedule().wait(0.05)
     request.wire.reset()
 
 
@@ -66,8 +68,9 @@ def silent_after_a_token(request: Request) -> None:
 
 def comments_only(request: Request) -> None:
     request.wire.send(SSE_HEAD)
-    for _ in range(40):
-        time.sleep(0.05)
+    schedule = Schedule()
+    for number in range(40):
+        schedule.wait(number * 0.05)
         request.wire.chunk(b": ping\n\n")
 
 
@@ -190,20 +193,20 @@ def test_a_broken_reused_connection_has_its_own_class(driver: Driver) -> None:
 def test_a_server_that_refuses_before_it_read_the_body(driver: Driver) -> None:
     with FakeServer(answer(200, b"")) as server:
         early = socket.create_server(("127.0.0.1", 0))
+        answered = threading.Event()
 
         def refuse() -> None:
             sock, _ = early.accept()
             sock.recv(1000)
             sock.sendall(b"HTTP/1.1 413 X\r\ncontent-length: 2\r\n\r\nno")
-            time.sleep(0.3)
+            answered.wait(10)
             sock.close()
-
-        import threading
 
         thread = threading.Thread(target=refuse)
         thread.start()
         url = f"http://127.0.0.1:{early.getsockname()[1]}"
         [result] = driver.run(url, [{"chars": 20_000_000}])
+        answered.set()
         thread.join()
         early.close()
         assert server.requests == []
@@ -235,9 +238,9 @@ def test_gaps_that_a_frozen_client_did_not_see_are_left_out(driver: Driver, read
 
     def handle(request: Request) -> None:
         request.wire.send(SSE_HEAD)
+        schedule = Schedule()
         for index in range(30):
-            time.sleep(0.02)
-            sent_s.append(time.monotonic())
+            sent_s.append(schedule.wait(0.02 * (index + 1)))
             request.wire.chunk(event(f"t{index}"))
         for part in (FINISH, DONE):
             request.wire.chunk(part)

@@ -1,31 +1,33 @@
 """Exchanges recorded from a real vLLM 0.32.0, replayed byte for byte with their timing."""
 
 import json
-import time
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.client.driving import Driver
-from tests.unit.client.fake_server import FakeServer, Request
+from tests.e2e.client.driving import Driver
+from tests.e2e.client.fake_server import FakeServer, Request, Schedule
 
 pytestmark = pytest.mark.slow
 
-FOLDER = Path(__file__).with_name("captures")
+FOLDER = Path(__file__).parents[2] / "goldens" / "vllm-0.32.0" / "captures"
 SLACK_S = 0.02  # a busy machine may run the replaying thread this late
 LONGEST_PAUSE_S = 0.3  # two captures waited 8 s and 25 s for their first token
 
 
 def reads_of(name: str) -> list[tuple[float, bytes]]:
-    """(seconds after the read before, bytes) of each read of the recording."""
+    """(seconds since the first was due, bytes) of each read of the recording."""
     lines = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[1:]
     reads = [json.loads(line) for line in lines]
     starts = [0.0, *(read["t"] for read in reads)]
-    return [
-        (min(read["t"] - before, LONGEST_PAUSE_S), read["bytes"].encode("latin-1"))
+    pauses = [
+        min(read["t"] - before, LONGEST_PAUSE_S)
         for read, before in zip(reads, starts, strict=False)
     ]
+    data = [read["bytes"].encode("latin-1") for read in reads]
+    return list(zip(accumulate(pauses), data, strict=True))
 
 
 def replayed(driver: Driver, name: str) -> tuple[dict[str, Any], list[float]]:
@@ -33,9 +35,9 @@ def replayed(driver: Driver, name: str) -> tuple[dict[str, Any], list[float]]:
     sent_s: list[float] = []
 
     def handle(request: Request) -> None:
-        for pause_s, data in reads_of(name):
-            time.sleep(pause_s)
-            sent_s.append(time.monotonic())
+        schedule = Schedule()
+        for at_s, data in reads_of(name):
+            sent_s.append(schedule.wait(at_s))
             request.wire.send(data)
         request.wire.close()  # `connection: close` in every recording
 

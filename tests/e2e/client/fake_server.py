@@ -63,6 +63,18 @@ class Wire:
 Handler = Callable[[Request], None]
 
 
+class Schedule:
+    """Instants counted from its making: who is late for one is not late for the next."""
+
+    def __init__(self) -> None:
+        self._start_s = time.monotonic()
+
+    def wait(self, at_s: float) -> float:
+        """Return at this instant or, when it is past, at once; monotonic seconds of the return."""
+        time.sleep(max(0.0, self._start_s + at_s - time.monotonic()))
+        return time.monotonic()
+
+
 @dataclass
 class FakeServer:
     """Calls `handler` for each request, in a thread for each connection."""
@@ -159,7 +171,7 @@ def stream(request: Request, tokens: int, first_s: float = 0.0, gap_s: float = 0
     wire = request.wire
     wire.send(SSE_HEAD)
     for index in range(tokens):
-        time.sleep(first_s if index == 0 else gap_s)
+        Schedule().wait(first_s if index == 0 else gap_s)  # gaps are never shorter than this
         wire.chunk(event(f"t{index} "))
     wire.chunk(FINISH)
     wire.chunk(DONE)

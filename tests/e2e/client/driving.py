@@ -43,6 +43,15 @@ class Driver:
         """Results of the turns, one after the other, by one client."""
         flags = {"base_url": base_url, **{k: str(v) for k, v in settings.items()}}
         job = {"settings": flags, "turns": list(turns), "reader": reader}
+        results: list[dict[str, Any]] = self._work_off(job)
+        return results
+
+    def ask(self, base_url: str, question: str, model: str = "", **words: Any) -> list[Any]:
+        """What `driver.py` answers to `check`, `encode` or `examine`."""
+        flags = {"base_url": base_url, **({"model": model} if model else {})}
+        return self._work_off({"settings": flags, question: words})
+
+    def _work_off(self, job: dict[str, Any]) -> list[Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -54,7 +63,7 @@ class Driver:
         if not line:
             assert self._process.stderr is not None
             raise AssertionError(f"the client process ended: {self._process.stderr.read()}")
-        results: list[dict[str, Any]] = json.loads(line)
+        results: list[Any] = json.loads(line)
         return results
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.client.driving import Driver
+from tests.e2e.client.driving import Driver
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.unit.client.driving import Driver, gaps_s
-from tests.unit.client.fake_server import DONE, FINISH, SSE_HEAD, FakeServer, Request, event, stream
+from tests.e2e.client.driving import Driver, gaps_s
+from tests.e2e.client.fake_server import DONE, FINISH, SSE_HEAD, FakeServer, Request, event, stream
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.driving import NO_PROXY_ENV
-from tests.unit.client.fake_server import FakeServer
+from tests.e2e.client.driving import NO_PROXY_ENV
+from tests.e2e.client.fake_server import FakeServer
 
 pytestmark = pytest.mark.slow
 
-LOG = Path(__file__).with_name("server-log-0.32.0.txt")
+LOG = Path(__file__).parents[2] / "goldens" / "vllm-0.32.0" / "server-log-0.32.0.txt"
 RUN = "import sys; from agentload.cli import main; sys.exit(main())"
 ALL_ON = ["--enable-prompt-tokens-details", "--enable-per-request-metrics"]
 ALL_OFF = [
