@@ -57,6 +57,9 @@ def load_manifest(folder: Path) -> Manifest:
     if version != SCHEMA_VERSION:
         text = f"this version reads run folders of schema {SCHEMA_VERSION} only"
         raise BadInputError([_fault(text, "schema_version", version)])
+    if raw.get("rows_on") == "worker" and not raw.get("merged"):
+        text = "the rows are with the workers: put them together with agentload merge first"
+        raise BadInputError([_fault(text, "rows_on", "worker")])
     try:
         raw = redact.tree(raw)
     except RecursionError:
