@@ -12,6 +12,7 @@ from typing import Any
 
 from agentload.scenario import parse_override
 
+RUN_DIR = "runs"
 DEFAULT_STOP_TIMEOUT_S = 120  # one long answer: 8,192 tokens at 70 tokens/s
 
 
@@ -34,7 +35,7 @@ def add_options(parser: Any) -> None:
     add("--seed", type=int, help="instead of the scenario's seed", **hidden)
     add("--settings", metavar="FILE", help="settings.json or config.toml of the target", **hidden)
     add("--api-key-file", metavar="FILE", help="file that holds the API key", **hidden)
-    add("--run-dir", default="runs", metavar="DIR", help="where run folders are made", **hidden)
+    add("--run-dir", default=RUN_DIR, metavar="DIR", help="where run folders are made", **hidden)
     add("--run-id", default="", help="name of the run folder; default: time and arm", **hidden)
     add("--run-salt", help="text that makes prompts unlike other runs'; default: random", **hidden)
     add("--spool-dir", metavar="DIR", help="where a worker keeps rows until delivered", **hidden)

@@ -22,6 +22,7 @@ from agentload.recording.shard import ShardError
 from agentload.recording.shard_lock import ShardLock
 from agentload.swarm import messages
 from agentload.swarm.load_side import LoadSide, TextsDifferError
+from agentload.swarm.options import RUN_DIR
 from agentload.swarm.own_shard import OwnShard
 from agentload.swarm.spec import SPEC_ATTRIBUTE, RunSpec
 from agentload.swarm.texts import Texts
@@ -53,8 +54,9 @@ class WorkerSide:
         self._sender: ShardSender | None = None
         self._recorder: Recorder | None = None
         self._shard: OwnShard | None = None
-        self._run_dir: str = environment.parsed_options.run_dir  # the master's comes with a run
         self._own = {name: getattr(environment.parsed_options, name) for name in OWN_OPTIONS}
+        own_run_dir = environment.parsed_options.run_dir
+        self._own["run_dir"] = None if own_run_dir == RUN_DIR else own_run_dir
         self._lock: ShardLock | None = None
         self._left_rows = False  # rows stayed in a shard
         self._ending = False
@@ -83,7 +85,7 @@ class WorkerSide:
         self._final = False
         client_id = self._runner.client_id
         self._recorder = None
-        self._shard = shard = OwnShard(spec, client_id, Path(self._run_dir), spool_root(options))
+        self._shard = shard = OwnShard(spec, client_id, Path(options.run_dir), spool_root(options))
         self._sender = ShardSender(
             shard.folder, spec.run_id, client_id, shard.stays, spec.rows_token
         )
