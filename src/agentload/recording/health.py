@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,15 +109,46 @@ def process_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def throttled_periods(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """How often this container was denied CPU (`nr_throttled`); None where there is no quota."""
-    for name in ("cpu.stat", "cpu/cpu.stat", "cpu,cpuacct/cpu.stat"):
-        try:
-            text = (root / name).read_text(encoding="ascii", errors="replace")
-        except OSError:
-            continue
-        for line in text.splitlines():
-            key, _, value = line.partition(" ")
-            if key == "nr_throttled" and value.strip().isdigit():
-                return int(value)
+def throttled_periods(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int | None:
+    """How often this container was denied CPU (`nr_throttled`); None where there is no quota.
+
+    `own` names the group of this process, of either version; in a container it is the root, in a
+    slice or a group on the host it is not.
+    """
+    for folder in (*_own_groups(root, own), root, root / "cpu", root / "cpu,cpuacct"):
+        found = _nr_throttled(folder / "cpu.stat")
+        if found is not None:
+            return found
     return None
+
+
+def _own_groups(root: Path, own: Path) -> Iterator[Path]:
+    """Folders of this process's group in the hierarchies that limit CPU."""
+    for line in _text(own).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        inside = path.lstrip("/")
+        if ".." in inside.split("/"):  # outside of what this process sees
+            continue
+        if not controllers:
+            yield root / inside
+        elif "cpu" in controllers.split(","):
+            yield root / controllers / inside
+            yield root / "cpu" / inside
+
+
+def _nr_throttled(path: Path) -> int | None:
+    for line in _text(path).splitlines():
+        key, _, value = line.partition(" ")
+        if key == "nr_throttled" and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

@@ -13,6 +13,7 @@ BUSY_CPU = 0.7
 BUSY_SECONDS_SHARE = 0.1
 CLOCK_ERROR_S = 0.005
 MIN_PLAN_SHARE = 0.95
+STOOD_STILL_S = 3.0  # the owner looks five times a second
 SIMULATOR_LATE_SHARE = 0.01  # of its chunks more than 5 ms late: what the embedded server keeps to
 
 
@@ -36,6 +37,7 @@ class Evidence:
     clock_offset_error_s: float | None = None
     clock_offset_unknown: tuple[str, ...] = ()
     simulator_late_share: float | None = None
+    owner_stood_still_s: float = 0.0  # the longest time in which it did not look
     planned_s: float | None = None
     ended_s: float | None = None
     turns_recorded: int = 0
@@ -102,6 +104,11 @@ def _doubtful(e: Evidence) -> Iterator[str]:
         yield (
             f"clock offset of a worker known to {e.clock_offset_error_s * 1e3:.1f} ms only "
             f"(wanted: {CLOCK_ERROR_S * 1e3:g} ms)"
+        )
+    if e.owner_stood_still_s > STOOD_STILL_S:
+        yield (
+            f"the owner of the run stood still for {e.owner_stood_still_s:.1f} s: "
+            "stages may have begun and ended that late"
         )
     for worker in e.workers_joined:
         yield f"a worker came after the start and got no users, the others bore the load: {worker}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import zmq
@@ -13,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64_000_000  # four files of a backlog are 16 MB; see `relay.BATCH_BYTES`
 MAX_ID_CHARS = 200
+MAX_USERS = 10**7
 
 
 class OpenPort(zmqrpc.Server):
@@ -43,7 +45,37 @@ class OpenPort(zmqrpc.Server):
             raise RPCReceiveError(f"not a message: {type(error).__name__}") from None
         if not _is_name(message.type) or not _is_name(message.node_id) or message.node_id != peer:
             raise RPCReceiveError("not a message of a worker: its type or its id is none")
+        if not _SOUND.get(message.type, _anything)(message.data):
+            raise RPCReceiveError(f"not a message of a worker: {message.type} says nonsense")
         return peer, message
+
+
+def _anything(_: Any) -> bool:
+    return True
+
+
+def _says_users(data: Any) -> bool:
+    """Locust adds these numbers up wherever it looks at its users."""
+    users = data.get("user_classes_count") if isinstance(data, dict) else None
+    return isinstance(users, dict) and all(
+        isinstance(name, str) and isinstance(count, int) and 0 <= count < MAX_USERS
+        for name, count in users.items()
+    )
+
+
+def _says_how_it_is(data: Any) -> bool:
+    return (
+        isinstance(data, dict)
+        and isinstance(data.get("state"), str)
+        and isinstance(data.get("current_cpu_usage"), int | float)
+    )
+
+
+_SOUND: dict[str, Callable[[Any], bool]] = {
+    "stats": _says_users,
+    "spawning_complete": _says_users,
+    "heartbeat": _says_how_it_is,
+}
 
 
 def _is_name(value: Any) -> bool:

@@ -13,6 +13,7 @@ from locust.exception import StopTest
 
 from agentload.clock import Clock
 from agentload.recording.recorder import RunFolderError
+from agentload.recording.verdict import STOOD_STILL_S
 from agentload.swarm.examine import Found, examine
 from agentload.swarm.owner import BY_PLAN, Ending, OwnedRun
 from agentload.swarm.plan import Flags, InputError, Wishes, read_wishes
@@ -156,11 +157,20 @@ class OwnerSide:
 
     def _look_forever(self, run: OwnedRun) -> None:
         while True:
+            before_s = run.now_s()
             gevent.sleep(LOOK_EVERY_S)
             try:
+                self._note_standstill(run, run.now_s() - before_s)
                 self._look(run)
             except Exception:
                 logger.exception("agentload: the watch of the run failed")
+
+    @staticmethod
+    def _note_standstill(run: OwnedRun, seconds: float) -> None:
+        """A process that was stopped, or starved, could neither change stages nor end the run."""
+        run.stood_still_s = max(run.stood_still_s, seconds)
+        if seconds > STOOD_STILL_S:
+            run.event("owner_stood_still", f"{seconds:.1f} s")
 
     def _look(self, run: OwnedRun) -> None:
         for change in run.watch.observe(run.now_s(), self._workers.states()):

@@ -56,14 +56,36 @@ def test_the_cpu_share_needs_two_readings(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_throttling_is_read_from_either_kind_of_cgroup(tmp_path: Path) -> None:
-    assert throttled_periods(tmp_path) is None
+    nowhere = tmp_path / "no-groups"
+    assert throttled_periods(tmp_path, nowhere) is None
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.stat").write_text("nr_periods 5\nnr_throttled 3\n")
-    assert throttled_periods(tmp_path) == 3
+    assert throttled_periods(tmp_path, nowhere) == 3
     (tmp_path / "cpu.stat").write_text("usage_usec 1\nnr_throttled 7\nthrottled_usec 9\n")
-    assert throttled_periods(tmp_path) == 7
+    assert throttled_periods(tmp_path, nowhere) == 7
     (tmp_path / "cpu.stat").write_text("nr_throttled many\n")
-    assert throttled_periods(tmp_path) == 3
+    assert throttled_periods(tmp_path, nowhere) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "folder"),
+    [
+        ("0::/a/b", "a/b"),
+        ("3:cpu,cpuacct:/slice", "cpu,cpuacct/slice"),
+        ("3:cpuacct,cpu:/slice", "cpu/slice"),
+        ("1:cpu:/", "cpu"),
+    ],
+)
+def test_throttling_is_that_of_the_group_the_process_is_in(
+    tmp_path: Path, line: str, folder: str
+) -> None:
+    own = tmp_path / "own"
+    own.write_text(f"9:name=systemd:/x\n{line}\n5:cpuset:/y\n")
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "cpu.stat").write_text("nr_throttled 11\n")
+    assert throttled_periods(tmp_path, own) == 11
+    own.write_text(f"{line[: line.rindex(':')]}:/../other\n")
+    assert throttled_periods(tmp_path / folder, own) == 11  # as in a container
 
 
 CLEAN = Evidence(
