@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from agentload.experiment.errors import ExperimentError
+from agentload.experiment.faults import faults
 from agentload.experiment.load import load
-from agentload.experiment.plan import Arm, Experiment, cells, faults, flags_of, token_budget
+from agentload.experiment.plan import Arm, Experiment, cells, flags_of, token_budget
 from agentload.experiment.scenarios import arm_scenarios, base_scenario, set_options
 from agentload.scenario import ScenarioError, parse_override
 

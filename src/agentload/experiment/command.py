@@ -16,16 +16,18 @@ from rich.console import Console
 from agentload.clock import NS_PER_S, MonotonicClock, wall_unix_s
 from agentload.experiment.errors import ExperimentError
 from agentload.experiment.load import load
-from agentload.experiment.outcome import report, unlike_settings
+from agentload.experiment.outcome import report
 from agentload.experiment.plan import Experiment, cells, differences
-from agentload.experiment.progress import TerminalProgress
+from agentload.experiment.progress import TerminalProgress, in_words
+from agentload.experiment.reaper import Reaper
 from agentload.experiment.run import Surroundings, run
 from agentload.experiment.scenarios import arm_scenarios, base_scenario
-from agentload.experiment.state import State
+from agentload.experiment.state import EXPERIMENT_JSON, State
 from agentload.recording.manifest import new_run_id
 from agentload.scenario import Scenario, ScenarioError
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
+LATEST = Path("latest")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,7 +52,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("file", type=Path, help="experiment file (YAML)")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="default: runs")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with an unfinished one")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        nargs="?",
+        const=LATEST,
+        metavar="DIR",
+        help="go on with an unfinished one; without DIR the latest of this name",
+    )
     parser.add_argument("--dry-run", action="store_true", help="check and print the plan only")
     return parser
 
@@ -66,9 +75,11 @@ def _experiment(options: argparse.Namespace, console: Console) -> int:
     state = _state(options, experiment)
     frozen = _frozen_scenario(state.folder, scenario)
     console.print(f"folder: {state.folder}")
+    todo = [cell for cell in cells(experiment) if state.of(cell) != "complete"]
     try:
-        with TerminalProgress(console, len(cells(experiment)), at_most_s) as progress:
-            run(experiment, frozen, state, progress, Surroundings(time.sleep, monotonic_s))
+        with Reaper() as reaper, TerminalProgress(console, len(todo), at_most_s) as progress:
+            around = Surroundings(time.sleep, monotonic_s, options.file.parent, reaper)
+            run(experiment, frozen, state, progress, around)
     except KeyboardInterrupt:
         console.print(
             f"interrupted; what was recorded is in {state.folder}\n"
@@ -79,27 +90,41 @@ def _experiment(options: argparse.Namespace, console: Console) -> int:
 
 
 def _finish(console: Console, experiment: Experiment, state: State) -> int:
-    failed = state.unfinished()
-    for cell in failed:
-        load = f"the load ended with code {cell.exit_code}\n" if cell.exit_code else ""
-        console.print(f"{cell.arm}: {load}{cell.last_lines or ''}", markup=False)
-    for line in unlike_settings(state.found_by_arm(), experiment.vary):
-        console.print(f"not what was meant: {line}", markup=False)
+    unfinished = state.unfinished()
+    for cell in unfinished:
+        what = "not compared" if cell.state == "refused" else cell.state
+        load = f" (the load ended with code {cell.exit_code})" if cell.exit_code else ""
+        text = (cell.last_lines or "no reason recorded").replace("\n", "\n  ")
+        console.print(f"{cell.arm}: {what}{load}:\n  {text}", markup=False)
+    for note in state.notes():
+        console.print(f"note: {note}", markup=False)
     folders = state.complete_folders()
     if folders:
         report(folders, state.folder)
         console.print("run folders:", *map(str, folders), sep="\n  ", markup=False)
-    if failed:
+    if unfinished:
         console.print(
-            f"{len(failed)} cells failed; run them again with --resume {state.folder}", markup=False
+            f"{len(unfinished)} of {len(cells(experiment))} cells are not complete; run them again"
+            f" with --resume {state.folder}",
+            markup=False,
         )
-    return 1 if failed else 0
+    return 1 if unfinished else 0
 
 
 def _state(options: argparse.Namespace, experiment: Experiment) -> State:
+    if options.resume == LATEST:
+        return State.resume(latest(options.runs_dir, experiment.name), experiment)
     if options.resume is not None:
         return State.resume(options.resume, experiment)
     return State.begin(options.runs_dir / new_run_id(wall_unix_s(), experiment.name), experiment)
+
+
+def latest(runs: Path, name: str) -> Path:
+    """The folder of this experiment that was begun last: their names begin with the time."""
+    found = sorted(p.parent for p in runs.glob(f"*-{name}/{EXPERIMENT_JSON}"))
+    if not found:
+        raise ExperimentError(f"{runs}: no experiment {name!r} was begun there")
+    return found[-1]
 
 
 def _frozen_scenario(folder: Path, scenario: Scenario) -> Path:
@@ -119,14 +144,21 @@ def staged_s(scenario: Scenario) -> float:
 
 def _say_plan(console: Console, experiment: Experiment, at_most_s: float) -> None:
     count = len(cells(experiment))
-    console.print(f"[bold]{experiment.name}[/bold]: {experiment.description}")
+    console.print(f"{experiment.name}: {experiment.description}", style="bold", markup=False)
+    counts = {
+        "arm": len(experiment.arms),
+        "seed": len(experiment.seeds),
+        "block": experiment.blocks,
+    }
+    sizes = ", ".join(f"{n} {name}{'s' if n > 1 else ''}" for name, n in counts.items())
     console.print(
-        f"{count} cells ({len(experiment.arms)} arms, {len(experiment.seeds)} seeds,"
-        f" {experiment.blocks} blocks) of at most {at_most_s:.0f} s after warm-up,"
-        f" {experiment.scenario}: {count * at_most_s / 60:.0f} min at most, plus server starts"
+        f"  {count} cells ({sizes}), {experiment.scenario}\n"
+        f"  at most {in_words(at_most_s)} each after warm-up: {in_words(count * at_most_s)} in"
+        " all, and the servers' starts",
+        markup=False,
     )
     for name, values in differences(experiment).items():
-        shown = ", ".join(str(value) for value in sorted(values, key=str))
+        shown = ", ".join("not set" if v is None else str(v) for v in sorted(values, key=str))
         console.print(f"  arms differ in {name}: {shown}", markup=False)
 
 

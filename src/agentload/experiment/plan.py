@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -16,40 +14,64 @@ Flag = bool | int | float | str
 CHUNKED = "enable-chunked-prefill"
 BUDGET = "max-num-batched-tokens"
 MODEL_LEN = "max-model-len"
-SECRET_FLAGS = {"api-key", "hf-token"}
 OF_SCENARIO = "scenario."  # before a scenario's key in `vary`
+OF_OVERLAY = "overlay."  # before what differs between overlays besides the server's flags
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class EmbeddedTarget(Strict):
+class AnyTarget(Strict):
+    """What all kinds of targets have. `dcgm_url` is the page of a DCGM exporter beside the server;
+    `probe` says whether chunked prefill is tried out before each load."""
+
+    flags: dict[str, Flag] = {}
+    dcgm_url: str | None = None
+    probe: bool = True
+
+
+class EmbeddedTarget(AnyTarget):
     """The simulator of this package, started anew for every cell."""
 
     kind: Literal["embedded"]
-    flags: dict[str, Flag] = {}
+    cpus: str | None = None  # as in `taskset --cpu-list`; the load gets the others
 
 
-class CommandTarget(Strict):
+class CommandTarget(AnyTarget):
     """A server started by a command; `{port}` in it is a free port, the arm's flags come after."""
 
     kind: Literal["command"]
     command: list[str] = Field(min_length=1)
     model: str
-    flags: dict[str, Flag] = {}
-    ready_timeout_s: float = Field(default=600.0, gt=0)
+    ready_timeout_s: float = Field(default=600.0, gt=0, le=86_400)
+    cpus: str | None = None
 
 
-class UrlTarget(Strict):
+class UrlTarget(AnyTarget):
     """Servers that are there already; each arm names its own base URL."""
 
     kind: Literal["url"]
     model: str
-    flags: dict[str, Flag] = {}
 
 
-Target = Annotated[EmbeddedTarget | CommandTarget | UrlTarget, Field(discriminator="kind")]
+class KubernetesTarget(AnyTarget):
+    """A server that `kubectl apply -k` makes of each arm's overlay, and that is deleted after.
+
+    Without a `base_url` it is reached by `kubectl port-forward` to the overlay's Service.
+    """
+
+    kind: Literal["kubernetes"]
+    namespace: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+    model: str | None = None  # None: the only one that is served
+    context: str | None = None  # of kubectl; None: the current one
+    base_url: str | None = None
+    ready_timeout_s: float = Field(default=1800.0, gt=0, le=86_400)
+
+
+Target = Annotated[
+    EmbeddedTarget | CommandTarget | UrlTarget | KubernetesTarget, Field(discriminator="kind")
+]
 
 
 class Arm(Strict):
@@ -58,12 +80,14 @@ class Arm(Strict):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,40}$")
     flags: dict[str, Flag] = {}
     base_url: str | None = None
+    overlay: str | None = None  # folder of a kustomization, relative to the experiment file
     scenario: dict[str, JsonValue] = {}  # dotted key of the scenario -> value
 
 
 class Experiment(Strict):
-    """An experiment file. `vary` names the flags in which the arms are meant to differ, and the
-    keys of the scenario as `scenario.KEY`."""
+    """An experiment file. `vary` names the flags in which the arms are meant to differ, the keys of
+    the scenario as `scenario.KEY`, and the rest of an overlay as `overlay.PATH`. `accept` names
+    settings that the servers tell and that may differ from arm to arm without being meant to."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,60}$")
     description: str = ""
@@ -72,7 +96,8 @@ class Experiment(Strict):
     target: Target
     arms: list[Arm] = Field(min_length=1)
     vary: list[str] = []
-    seeds: list[int] = Field(default=[1], min_length=1)
+    accept: list[str] = []
+    seeds: list[int] = Field(default=[1], min_length=1, max_length=100)
     blocks: int = Field(default=1, ge=1, le=100)
     order_seed: int = 1
 
@@ -135,85 +160,6 @@ def token_budget(chunked: Flag, budget: Flag | None, max_model_len: Flag | None)
     if not chunked and isinstance(max_model_len, int):
         return Budget("set", max_model_len)
     return Budget("ok", None)
-
-
-def faults(experiment: Experiment, folder: Path) -> list[str]:
-    """Everything wrong with the plan that single fields cannot tell; empty when it can be run."""
-    return [
-        *_scenario_faults(experiment, folder),
-        *_name_faults(experiment),
-        *_url_faults(experiment),
-        *_secret_faults(experiment),
-        *_budget_faults(experiment),
-        *_seed_faults(experiment),
-        *_difference_faults(experiment),
-    ]
-
-
-def _scenario_faults(experiment: Experiment, folder: Path) -> list[str]:
-    path = folder / experiment.scenario
-    return [] if path.is_file() else [f"scenario: {experiment.scenario}: no such file ({path})"]
-
-
-def _name_faults(experiment: Experiment) -> list[str]:
-    counts = Counter(arm.name for arm in experiment.arms)
-    return [f"arms: the name {n!r} is given {c} times" for n, c in counts.items() if c > 1]
-
-
-def _seed_faults(experiment: Experiment) -> list[str]:
-    places = [("overrides", experiment.overrides)]
-    places += [(f"arms.{arm.name}.scenario", arm.scenario) for arm in experiment.arms]
-    return [f"{place}: seed is set by `seeds`" for place, keys in places if "seed" in keys]
-
-
-def _url_faults(experiment: Experiment) -> list[str]:
-    is_url = experiment.target.kind == "url"
-    wrong = [arm.name for arm in experiment.arms if (arm.base_url is not None) != is_url]
-    need = "needs a base_url" if is_url else "has a base_url, which only target kind 'url' takes"
-    return [f"arms.{name}: {need}" for name in wrong]
-
-
-def _secret_faults(experiment: Experiment) -> list[str]:
-    """Flags are recorded and stand in the process list, so no key may be among them."""
-    places = [("target", experiment.target.flags)]
-    places += [(f"arms.{arm.name}", arm.flags) for arm in experiment.arms]
-    return [
-        f"{place}.flags.{name}: a key does not belong into a file or a command line; set"
-        " VLLM_API_KEY for the server and OPENAI_API_KEY for the load in the environment"
-        for place, flags in places
-        for name in flags
-        if name.strip("-").replace("_", "-") in SECRET_FLAGS
-    ]
-
-
-def _budget_faults(experiment: Experiment) -> list[str]:
-    found = []
-    for arm in experiment.arms:
-        flags = {**experiment.target.flags, **arm.flags}
-        chunked, budget, length = flags.get(CHUNKED, True), flags.get(BUDGET), flags.get(MODEL_LEN)
-        if token_budget(chunked, budget, length).verdict == "reject":
-            found.append(
-                f"arms.{arm.name}: {BUDGET} is {budget}, below {MODEL_LEN} {length}, and chunked"
-                " prefill is off: the server would refuse to start; raise the budget to at least"
-                f" {length} or leave it out"
-            )
-    return found
-
-
-def _difference_faults(experiment: Experiment) -> list[str]:
-    """Arms may differ only in what `vary` names: anything else would be compared unseen."""
-    if experiment.target.kind == "url":  # its servers' flags are not ours to know
-        return []
-    allowed = set(experiment.vary)
-    found = [
-        f"arms: they differ in {name!r} ({', '.join(sorted(map(str, values)))}), which `vary` does"
-        f" not name; vary is {sorted(allowed)}. Give it one value in all arms (target.flags,"
-        " overrides), or add it to `vary`"
-        for name, values in differences(experiment).items()
-        if name not in allowed
-    ]
-    unchanged = sorted(allowed - differences(experiment).keys())
-    return found + [f"vary: {name!r} is the same in every arm" for name in unchanged]
 
 
 def differences(experiment: Experiment) -> dict[str, set[Flag | None]]:

@@ -8,8 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+
+from agentload.experiment.reaper import Reaper
 
 PR_SET_PDEATHSIG = 1
 
@@ -18,14 +21,22 @@ class Child:
     """A command in a process group of its own, its output in a log file.
 
     Ending it signals the whole group, so that a server's own children (vLLM has three processes)
-    go with it; on Linux the kernel asks it to end when this process dies without a word.
+    go with it. When this process dies without a word, the reaper ends the group; on Linux the
+    kernel asks its leader, too. `cpus` are the only ones it may run on.
     """
 
     def __init__(
-        self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        cpus: frozenset[int] | None = None,
+        reaper: Reaper | None = None,
     ) -> None:
         self.command = tuple(command)
         self.log = log
+        self._reaper = reaper
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 self.command,
@@ -35,8 +46,10 @@ class Child:
                 env=None if env is None else {**os.environ, **env},
                 start_new_session=True,
                 # one system call through a library loaded before the fork: no lock is taken
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+                preexec_fn=before_exec(cpus),  # noqa: PLW1509
             )
+        if reaper is not None:
+            reaper.add(self._process.pid)
 
     @property
     def exit_code(self) -> int | None:
@@ -62,6 +75,8 @@ class Child:
             self._signal(signal.SIGKILL)
             self._process.wait()
         self._signal(signal.SIGKILL)  # children that outlived their leader
+        if self._reaper is not None:
+            self._reaper.remove(self._process.pid)
 
     def last_lines(self, count: int = 12) -> str:
         """The end of its log, for the message about a start that failed."""
@@ -76,6 +91,13 @@ class Child:
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def _die_with_parent() -> None:
+def before_exec(cpus: frozenset[int] | None = None) -> Callable[[], None] | None:
+    """What a child does before it becomes its command; None where that cannot be had."""
+    return partial(_prepare, cpus) if sys.platform == "linux" else None
+
+
+def _prepare(cpus: frozenset[int] | None) -> None:
     if _LIBC is not None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # so that it can end its own children
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)

@@ -1,43 +1,60 @@
-"""The server of one cell: started, waited for, asked what is in force, ended."""
+"""The server of one cell: started, waited for, ended."""
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
+from agentload.experiment import cpus, readback
+from agentload.experiment.cluster import Cluster, render
 from agentload.experiment.errors import ExperimentError
-from agentload.experiment.plan import Arm, CommandTarget, EmbeddedTarget, Experiment, Flag, flags_of
+from agentload.experiment.overlay import Overlay
+from agentload.experiment.plan import (
+    OF_OVERLAY,
+    Arm,
+    CommandTarget,
+    EmbeddedTarget,
+    Experiment,
+    Flag,
+    KubernetesTarget,
+    flags_of,
+)
 from agentload.experiment.process import Child
+from agentload.experiment.reaper import Reaper
 
 EMBEDDED_READY_TIMEOUT_S = 60.0
+FORWARD_READY_TIMEOUT_S = 60.0
 END_GRACE_S = 10.0
 POLL_S = 0.2
 
-# Traffic to servers of this machine never goes through a proxy of the environment.
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a server is started with: where its log goes, who waits, who ends what is left over."""
+
+    folder: Path  # of the experiment file
+    log: Path
+    sleep: Callable[[float], None]
+    reaper: Reaper | None
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that answers: where it is, which model it serves, what it says is in force."""
+    """A server that answers: where it is, which model it serves, what its arm asked for.
+
+    `owns_log` says whether `log` is the server's own. `load_cpus` are left for the load.
+    """
 
     base_url: str
     model: str
-    child: Child | None
     wished: dict[str, Flag]
-    found: dict[str, object]
-
-    def end(self) -> None:
-        if self.child is not None:
-            self.child.end(END_GRACE_S)
+    owns_log: bool
+    end: Callable[[], None]
+    load_cpus: frozenset[int] | None = None
+    forwarded: bool = False
 
 
 def command_line(flags: Mapping[str, Flag]) -> list[str]:
@@ -51,37 +68,117 @@ def command_line(flags: Mapping[str, Flag]) -> list[str]:
     return words
 
 
-def start(
-    experiment: Experiment,
-    arm: Arm,
-    log: Path,
-    sleep: Callable[[float], None],
-) -> Served:
+def start(experiment: Experiment, arm: Arm, around: Around) -> Served:
     """Start the arm's server and return when it serves its model; it is ended on any failure."""
     target, flags = experiment.target, flags_of(experiment, arm)
-    if arm.base_url is not None and not isinstance(target, EmbeddedTarget | CommandTarget):
-        return Served(arm.base_url, target.model, None, flags, found_settings(arm.base_url))
+    if isinstance(target, KubernetesTarget):
+        return _start_on_cluster(target, arm, flags, around)
+    if isinstance(target, EmbeddedTarget | CommandTarget):
+        return _start_here(target, flags, around)
+    assert arm.base_url is not None  # seen to when the file was read
+    return Served(arm.base_url, target.model, flags, False, lambda: None)
+
+
+def _start_here(
+    target: EmbeddedTarget | CommandTarget, flags: dict[str, Flag], around: Around
+) -> Served:
     port = free_port()
-    command, timeout_s = _command(experiment, flags, port)
-    child = Child(command, log)
+    command, timeout_s, model = _command(target, flags, port)
+    pinned = cpus.split(target.cpus)
+    server_cpus, load_cpus = pinned if pinned is not None else (None, None)
+    child = _child(command, around, server_cpus)
     root = f"http://127.0.0.1:{port}"
     try:
-        models = _wait_ready(child, root, timeout_s, sleep)
-        return Served(f"{root}/v1", models[0], child, flags, found_settings(f"{root}/v1"))
+        served = _wait_ready(child, root, timeout_s, model, around.sleep)
     except BaseException:
         child.end(END_GRACE_S)
         raise
+    end = lambda: child.end(END_GRACE_S)  # noqa: E731
+    return Served(f"{root}/v1", served, flags, True, end, load_cpus)
+
+
+def _child(command: list[str], around: Around, server_cpus: frozenset[int] | None) -> Child:
+    try:
+        return Child(command, around.log, cpus=server_cpus, reaper=around.reaper)
+    except OSError as error:
+        raise ExperimentError(f"{command[0]}: cannot be started: {error.strerror}") from None
 
 
 def _command(
-    experiment: Experiment, flags: Mapping[str, Flag], port: int
-) -> tuple[list[str], float]:
-    target = experiment.target
+    target: EmbeddedTarget | CommandTarget, flags: Mapping[str, Flag], port: int
+) -> tuple[list[str], float, str | None]:
+    """The words to start it, how long it may take, and the model it has to serve."""
     if isinstance(target, CommandTarget):
         command = [word.replace("{port}", str(port)) for word in target.command]
-        return [*command, *command_line(flags)], target.ready_timeout_s
+        return [*command, *command_line(flags)], target.ready_timeout_s, target.model
     simulator = [sys.executable, "-m", "agentload.sim.server", "--port", str(port)]
-    return [*simulator, *command_line(flags)], EMBEDDED_READY_TIMEOUT_S
+    return [*simulator, *command_line(flags)], EMBEDDED_READY_TIMEOUT_S, None
+
+
+def _start_on_cluster(
+    target: KubernetesTarget, arm: Arm, flags: dict[str, Flag], around: Around
+) -> Served:
+    assert arm.overlay is not None
+    folder = around.folder / arm.overlay
+    overlay, cluster = render(folder), Cluster.of(target)
+    told = {name: value for name, value in flags.items() if not name.startswith(OF_OVERLAY)}
+    if any(told.get(name) != value for name, value in overlay.flags.items()):
+        raise ExperimentError(f"{folder}: its flags were changed since the experiment began")
+    cluster.delete_workload(overlay)
+    forward: list[Child] = []
+
+    def end() -> None:
+        for child in forward:
+            child.end(END_GRACE_S)
+        _keep_log(cluster, overlay, around.log)
+        cluster.delete(overlay)
+
+    try:
+        cluster.apply(folder)
+        _wait_rolled_out(cluster, overlay, target.ready_timeout_s)
+        root = _reach(target, overlay, cluster, around, forward)
+        served = _wait_ready(
+            forward[0] if forward else None,
+            root,
+            FORWARD_READY_TIMEOUT_S,
+            target.model,
+            around.sleep,
+        )
+        _keep_log(cluster, overlay, around.log)
+    except BaseException:
+        end()
+        raise
+    return Served(f"{root}/v1", served, told, True, end, forwarded=bool(forward))
+
+
+def _wait_rolled_out(cluster: Cluster, overlay: Overlay, timeout_s: float) -> None:
+    try:
+        cluster.wait_rolled_out(overlay, timeout_s)
+    except ExperimentError as error:
+        raise ExperimentError(f"{error}\nthe namespace's events:\n{cluster.events()}") from None
+
+
+def _reach(
+    target: KubernetesTarget,
+    overlay: Overlay,
+    cluster: Cluster,
+    around: Around,
+    forward: list[Child],
+) -> str:
+    """The root address; a port-forward that it needs is put into `forward`."""
+    if target.base_url is not None:
+        return target.base_url.rstrip("/").removesuffix("/v1")
+    port = free_port()
+    log = around.log.with_suffix(".forward.log")
+    command = cluster.forward_command(overlay, port)
+    forward.append(Child(command, log, reaper=around.reaper))
+    return f"http://127.0.0.1:{port}"
+
+
+def _keep_log(cluster: Cluster, overlay: Overlay, log: Path) -> None:
+    text = cluster.logs(overlay)
+    if text:
+        log.write_text(text, encoding="utf-8", errors="replace")
 
 
 def free_port() -> int:
@@ -93,72 +190,29 @@ def free_port() -> int:
 
 
 def _wait_ready(
-    child: Child, root: str, timeout_s: float, sleep: Callable[[float], None]
-) -> list[str]:
+    child: Child | None,
+    root: str,
+    timeout_s: float,
+    model: str | None,
+    sleep: Callable[[float], None],
+) -> str:
+    """The served model's name, once it is served; ExperimentError with the log's last lines."""
     for _ in range(round(timeout_s / POLL_S)):
-        if child.exit_code is not None:
+        if child is not None and child.exit_code is not None:
             raise ExperimentError(
                 f"the server ended with code {child.exit_code} before it was ready; its last"
                 f" lines ({child.log}):\n{child.last_lines()}"
             )
-        models = _served_models(root)
+        try:
+            models = readback.served_models(root)
+        except readback.NoKeyError as error:
+            raise ExperimentError(str(error)) from None
+        if models and model is not None and model not in models:
+            raise ExperimentError(
+                f"the server serves {', '.join(models)}, not {model!r} (target.model)"
+            )
         if models:
-            return models
+            return model or models[0]
         sleep(POLL_S)
-    raise ExperimentError(
-        f"the server did not answer {root}/v1/models within {timeout_s:.0f} s; its last lines"
-        f" ({child.log}):\n{child.last_lines()}"
-    )
-
-
-def _served_models(root: str) -> list[str]:
-    """The ids of `/v1/models`; empty while the server does not serve yet."""
-    try:
-        page = json.loads(_get(f"{root}/v1/models"))
-    except (OSError, ValueError):
-        return []
-    return [str(model["id"]) for model in page.get("data", []) if "id" in model]
-
-
-def found_settings(base_url: str) -> dict[str, object]:
-    """What the server itself says is in force: version, cache and model length; absent if unsaid.
-
-    Sources: `/version`, `vllm:cache_config_info` of `/metrics`, `max_model_len` of `/v1/models`.
-    """
-    root = base_url.rstrip("/").removesuffix("/v1")
-    found: dict[str, object] = {}
-    version = _json_or_none(f"{root}/version")
-    if isinstance(version, dict) and "version" in version:
-        found["version"] = version["version"]
-    models = _json_or_none(f"{root}/v1/models")
-    if isinstance(models, dict) and models.get("data"):
-        found["max_model_len"] = models["data"][0].get("max_model_len")
-    found.update(_cache_config(f"{root}/metrics"))
-    return found
-
-
-def _cache_config(url: str) -> dict[str, object]:
-    wanted = {"block_size", "num_gpu_blocks", "enable_prefix_caching", "cache_dtype"}
-    try:
-        families = list(text_string_to_metric_families(_get(url).decode("utf-8")))
-    except (OSError, ValueError):
-        return {}
-    for family in families:
-        if family.name.startswith("vllm:cache_config"):
-            labels = family.samples[0].labels if family.samples else {}
-            return {name: labels[name] for name in sorted(wanted & labels.keys())}
-    return {}
-
-
-def _json_or_none(url: str) -> object | None:
-    try:
-        page: object = json.loads(_get(url))
-    except (OSError, ValueError):
-        return None
-    return page
-
-
-def _get(url: str) -> bytes:
-    with _DIRECT.open(url, timeout=5.0) as answer:
-        body: bytes = answer.read()
-        return body
+    last = "" if child is None else f"; its last lines ({child.log}):\n{child.last_lines()}"
+    raise ExperimentError(f"{root}/v1/models did not answer within {timeout_s:.0f} s{last}")

@@ -15,7 +15,8 @@ from agentload.recording.record import MANIFEST_JSON
 SCHEMA_VERSION = 1
 EXPERIMENT_JSON = "experiment.json"
 
-CellState = Literal["planned", "running", "complete", "failed", "interrupted"]
+# refused: the server was not what the arm asked for, so no load was sent to it
+CellState = Literal["planned", "running", "complete", "failed", "interrupted", "refused"]
 
 
 class ServedLike(Protocol):
@@ -25,8 +26,20 @@ class ServedLike(Protocol):
     def base_url(self) -> str: ...
     @property
     def wished(self) -> dict[str, Any]: ...
-    @property
-    def found(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What a server runs with: setting -> value and -> who told it, the trial of chunked prefill.
+
+    `faults` are why the cell is not run, `notes` what a reader of the comparison has to know.
+    """
+
+    settings: dict[str, str]
+    sources: dict[str, str]
+    probe: dict[str, Any]
+    notes: list[str]
+    faults: list[str]
 
 
 @dataclass(slots=True)
@@ -43,6 +56,9 @@ class CellRecord:
     last_lines: str | None = None
     server_wished: dict[str, Any] = field(default_factory=dict)
     server_found: dict[str, Any] = field(default_factory=dict)
+    server_sources: dict[str, str] = field(default_factory=dict)
+    server_probe: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 class State:
@@ -109,9 +125,18 @@ class State:
     def load_log(self, cell: Cell) -> Path:
         return self._log(cell, "load")
 
-    def served(self, cell: Cell, served: ServedLike) -> None:
+    def settings_file(self, cell: Cell) -> Path:
+        """What is in force at the cell's server, for the load to put into its manifest."""
         record = self._records[cell.index]
-        record.server_wished, record.server_found = dict(served.wished), dict(served.found)
+        return self.folder / f"{record.run_id or cell.run_id}.settings.json"
+
+    def served(self, cell: Cell, served: ServedLike, found: InForce) -> None:
+        record = self._records[cell.index]
+        record.server_wished, record.server_found = dict(served.wished), dict(found.settings)
+        record.server_sources, record.server_probe = dict(found.sources), dict(found.probe)
+        record.notes = list(found.notes)
+        text = json.dumps(found.settings, indent=2, ensure_ascii=False)
+        replace_text(self.settings_file(cell), text + "\n")
         self._save()
 
     def record(self, cell: Cell, state: CellState) -> None:
@@ -137,8 +162,17 @@ class State:
         return [record for record in self._records if record.state != "complete"]
 
     def found_by_arm(self) -> dict[str, dict[str, Any]]:
-        """What each arm's server said was in force, of its last cell that got one."""
-        return {r.arm: r.server_found for r in self._records if r.server_found}
+        """What each arm's server told of itself, of its last cell that is complete."""
+        done = [r for r in self._records if r.state == "complete" and r.server_found]
+        return {r.arm: r.server_found for r in done}
+
+    def notes(self) -> list[str]:
+        """What is to be known of the complete cells' servers, each thing once with its arms."""
+        arms: dict[str, list[str]] = {}
+        for record in self._records:
+            for note in record.notes if record.state == "complete" else ():
+                arms.setdefault(note, []).append(record.arm)
+        return [f"{', '.join(dict.fromkeys(of))}: {note}" for note, of in arms.items()]
 
     def _log(self, cell: Cell, who: str) -> Path:
         record = self._records[cell.index]

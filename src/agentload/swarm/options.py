@@ -6,9 +6,11 @@ API key comes from a file or from the environment of each process.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from agentload.scenario import parse_override
 
@@ -54,6 +56,19 @@ def add_options(parser: Any) -> None:
         "default: /metrics of the target; 'none': no scraping",
         **hidden,
     )
+    add(
+        "--dcgm-url",
+        default="",
+        metavar="URL[,URL]",
+        help="pages of DCGM exporters to scrape beside; one with a key: AGENTLOAD_DCGM_URL",
+        **hidden,
+    )
+    add(
+        "--server-settings",
+        metavar="FILE",
+        help="JSON object of what else is in force at the server, for the manifest",
+        **hidden,
+    )
     parser.set_defaults(stop_timeout=str(DEFAULT_STOP_TIMEOUT_S))
 
 
@@ -80,6 +95,59 @@ def metrics_pages(options: Any) -> tuple[str, ...] | None:
     """The pages given; empty = the target's own, None = do not scrape."""
     pages = tuple(url.strip() for url in options.metrics_url.split(",") if url.strip())
     return None if pages == ("none",) else pages
+
+
+def dcgm_pages(options: Any, env: Mapping[str, str]) -> tuple[str, ...]:
+    """The exporters' pages; ValueError names what is no address, without showing a password.
+
+    A user name and password are taken from the environment only: a command line can be read by
+    every process of the machine.
+    """
+    given = options.dcgm_url or ""
+    if "@" in given:
+        raise ValueError(
+            "--dcgm-url carries a user name or password, which the process list would show; set"
+            " AGENTLOAD_DCGM_URL in the environment instead"
+        )
+    pages = [u.strip() for u in (given or env.get("AGENTLOAD_DCGM_URL", "")).split(",")]
+    for page in filter(None, pages):
+        if not is_page(page):
+            source = "--dcgm-url" if given else "AGENTLOAD_DCGM_URL"
+            shown = f" {page!r}" if "@" not in page else ""
+            raise ValueError(
+                f"{source}{shown} is no address; write it like http://host:9400/metrics"
+            )
+    return tuple(
+        page if "/" in page.partition("://")[2] else f"{page}/metrics"
+        for page in filter(None, pages)
+    )
+
+
+def is_page(url: str) -> bool:
+    """Whether a page can be asked for at this address."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def server_settings(options: Any) -> dict[str, str]:
+    """What the file says is in force at the server; ValueError names file and fault."""
+    if not options.server_settings:
+        return {}
+    file = Path(options.server_settings)
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"--server-settings {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"--server-settings {file}: no JSON: {error}") from None
+    if not isinstance(found, dict) or not all(
+        isinstance(value, bool | int | float | str) for value in found.values()
+    ):
+        raise ValueError(f"--server-settings {file}: must be one JSON object of texts and numbers")
+    return {name: str(value) for name, value in found.items()}
 
 
 def settings_file(options: Any, env: Mapping[str, str]) -> Path | None:

@@ -232,9 +232,11 @@ class OwnedRun:
 
     def _start_scraper(self, base_url: str) -> Scraper | None:
         pages = metrics_pages(self._options)
-        if pages is None:
+        urls = () if pages is None else metrics_urls(base_url, pages)
+        urls += self._wishes.gpu_pages
+        if not urls:
             return None
-        scraper = Scraper(self.folder, metrics_urls(base_url, pages), self.run_clock.start_ns)
+        scraper = Scraper(self.folder, urls, self.run_clock.start_ns)
         if not scraper.wait_first():
             self.event("scrape_failed", "the scraping process did not start")
         return scraper
@@ -253,7 +255,10 @@ def _manifest(options: Any, wishes: Wishes, found: Found, run_clock: RunClock) -
     return Manifest(
         run_id=wishes.run_id or new_run_id(wall_s, name),
         scenario=wishes.scenario.resolved(),
-        arm={"name": options.arm, "settings": found.server_settings},
+        arm={
+            "name": options.arm,
+            "settings": {**wishes.server_settings, **found.server_settings},
+        },
         target={"base_url": wishes.settings.base_url, "model": found.model, **found.target},
         stages=wishes.stages.as_json(),
         wall_start_unix_s=wall_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from agentload.recording.manifest import checked_run_id
 from agentload.scenario import Scenario, load
 from agentload.scenario.pace import at_pace
 from agentload.scenario.running import Stage
-from agentload.swarm.options import scenario_overrides
+from agentload.swarm.options import dcgm_pages, scenario_overrides, server_settings
 from agentload.swarm.stages import StagePlan, Step, plan_of_flags, plan_of_stages
 from agentload.swarm.target import target_settings
 
@@ -45,6 +45,8 @@ class Wishes:
     settings: TargetSettings
     sources: dict[str, str]
     run_id: str | None  # None: to be made
+    gpu_pages: tuple[str, ...] = ()  # of DCGM exporters
+    server_settings: Mapping[str, str] = field(default_factory=dict)  # told beside what it tells
 
     @property
     def warms_up(self) -> bool:
@@ -71,6 +73,7 @@ def read_wishes(options: Any, host: str | None, env: Mapping[str, str], flags: F
         settings, sources = target_settings(options, host, env)
     except SettingsError as error:
         faults.extend(error.faults)
+    pages, given_settings = _told_beside(options, env, faults)
     run_id = None
     try:
         run_id = checked_run_id(options.run_id) if options.run_id else None
@@ -92,7 +95,29 @@ def read_wishes(options: Any, host: str | None, env: Mapping[str, str], flags: F
     stages = stages_of(scenario, flags)
     if flags.given:  # what goes by the scenario's stages (interference) then goes by the one stage
         scenario = scenario.model_copy(update={"stages": (_as_stage(stages.steps[0]),)})
-    return Wishes(scenario, stages, settings, sources, run_id)
+    return Wishes(scenario, stages, settings, sources, run_id, pages, given_settings)
+
+
+def _told_beside(
+    options: Any, env: Mapping[str, str], faults: list[str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The GPU pages and the server's settings as given; a fault of either goes to `faults`."""
+    pages: tuple[str, ...] = ()
+    settings: dict[str, str] = {}
+    if "@" in options.metrics_url:
+        faults.append(
+            "--metrics-url carries a user name or password, which the process list would show;"
+            " scrape a page that needs none"
+        )
+    try:
+        pages = dcgm_pages(options, env)
+    except ValueError as error:
+        faults.append(str(error))
+    try:
+        settings = server_settings(options)
+    except ValueError as error:
+        faults.append(str(error))
+    return pages, settings
 
 
 def _rules_that_need_rows(scenario: Scenario) -> list[str]:
