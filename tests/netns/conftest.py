@@ -1,0 +1,31 @@
+"""Network namespaces for the tests of this folder."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.netns.network import sweep, what_is_missing
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "plays(*names): what is played for the test")
+
+
+def wanted(session: pytest.Session) -> list[str]:
+    """All that the chosen tests want to have played, so that it can be played at once."""
+    marks = [mark for item in session.items for mark in item.iter_markers("plays")]
+    return list(dict.fromkeys(name for mark in marks for name in mark.args))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def namespaces() -> None:
+    """Skip where no namespace can be made; where CI runs, that is an error."""
+    missing = what_is_missing()
+    if missing is None:
+        sweep()
+    elif os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(f"CI has to run these tests: {missing}", pytrace=False)
+    else:
+        pytest.skip(missing)
