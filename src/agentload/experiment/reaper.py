@@ -23,9 +23,12 @@ LOOK_EVERY_S = 0.1
 class Reaper:
     """The experiment's end of it; a context manager."""
 
+    def __init__(self, grace_s: float = GRACE_S) -> None:
+        self._grace_s = grace_s
+
     def __enter__(self) -> Reaper:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentload.experiment.reaper"],
+            [sys.executable, "-m", "agentload.experiment.reaper", str(self._grace_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -40,7 +43,7 @@ class Reaper:
         trace: TracebackType | None,
     ) -> None:
         with contextlib.suppress(OSError):
-            self._process.communicate(timeout=GRACE_S + 5.0)
+            self._process.communicate(timeout=self._grace_s + 5.0)
 
     def add(self, group: int) -> None:
         self._tell(f"+{group}\n")
@@ -89,11 +92,11 @@ def _signal(group: int, number: int) -> bool:
     return True
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    end_groups(groups_left(sys.stdin), GRACE_S)
+    end_groups(groups_left(sys.stdin), float(words[0]))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
