@@ -56,6 +56,24 @@ FAMILIES = frozenset(
         "process_start_time_seconds",
     }
 )
+# Of a DCGM exporter: GPU memory in MiB, utilisation in percent, engines as shares, power in watts.
+GPU_FAMILIES = frozenset(
+    {
+        "DCGM_FI_DEV_FB_USED",
+        "DCGM_FI_DEV_FB_FREE",
+        "DCGM_FI_DEV_FB_RESERVED",
+        "DCGM_FI_DEV_GPU_UTIL",
+        "DCGM_FI_DEV_MEM_COPY_UTIL",
+        "DCGM_FI_DEV_POWER_USAGE",
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        "DCGM_FI_PROF_SM_ACTIVE",
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+        "DCGM_FI_PROF_DRAM_ACTIVE",
+    }
+)
+# What DCGM says for "not supported", "not found": 2^47 and a little more as a fraction, about 2^63
+# as a whole number.
+DCGM_BLANK = 2.0**47
 SIMULATOR_PREFIX = "agentload_sim_"
 _SIM_LATE = "agentload_sim_late_chunks_total"
 _SIM_SENT = "agentload_sim_lateness_seconds_count"
@@ -70,13 +88,13 @@ class PageError(ValueError):
 def samples(page: str, endpoint: str, time_s: float) -> Iterator[ScrapeSample]:
     """The samples worth keeping; raises PageError for a page that cannot be read.
 
-    A value that is not finite is left out: it is not measured, not 0.
+    A value that is not finite, or one of DCGM's blanks, is left out: it is not measured, not 0.
     """
     count = 0
     try:
         for family in text_string_to_metric_families(_wanted_lines(page)):
             for sample in family.samples:
-                if sample.name.endswith("_created") or not math.isfinite(sample.value):
+                if sample.name.endswith("_created") or not _is_measured(sample.name, sample.value):
                     continue
                 count += 1
                 if count > MAX_SAMPLES:
@@ -90,6 +108,10 @@ def samples(page: str, endpoint: str, time_s: float) -> Iterator[ScrapeSample]:
         raise PageError(f"not a Prometheus page: {str(error)[:120]}") from None
 
 
+def _is_measured(name: str, value: float) -> bool:
+    return math.isfinite(value) and not (name.startswith("DCGM_") and value >= DCGM_BLANK)
+
+
 def _wanted_lines(page: str) -> str:
     """Only lines of families that are kept: the parser is what a scrape costs."""
     return "\n".join(line for line in page.split("\n") if _is_wanted(line)) + "\n"
@@ -101,7 +123,10 @@ def _is_wanted(line: str) -> bool:
         return False
     name = found[1]
     return (
-        name in FAMILIES or _SUFFIX.sub("", name) in FAMILIES or name.startswith(SIMULATOR_PREFIX)
+        name in FAMILIES
+        or name in GPU_FAMILIES
+        or _SUFFIX.sub("", name) in FAMILIES
+        or name.startswith(SIMULATOR_PREFIX)
     )
 
 

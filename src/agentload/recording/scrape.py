@@ -10,6 +10,7 @@ to `events.csv` it appends.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import ipaddress
 import json
@@ -76,7 +77,7 @@ class Endpoint:
     """One page, read again and again by one thread."""
 
     def __init__(self, index: int, url: str, job: ScrapeJob, clock: Clock) -> None:
-        self._url = url
+        self._request = _request(url)
         self._name = without_secrets(url)
         self._index = index
         self._folder = Path(job.folder)
@@ -113,7 +114,7 @@ class Endpoint:
         self._events.close()
 
     def _fetch(self) -> bytes:
-        with self._opener.open(self._url, timeout=TIMEOUT_S) as answer:
+        with self._opener.open(self._request, timeout=TIMEOUT_S) as answer:
             page: bytes = answer.read(MAX_PAGE_BYTES + 1)
         if len(page) > MAX_PAGE_BYTES:
             raise PageError(f"more than {MAX_PAGE_BYTES} bytes")
@@ -132,6 +133,18 @@ class Endpoint:
 
     def _keep_page(self, which: Literal["first", "last"], page: bytes) -> None:
         (self._folder / page_file(which, self._index)).write_bytes(page)
+
+
+def _request(url: str) -> urllib.request.Request:
+    """User name and password of the address become a header, which no message shows."""
+    parts = urllib.parse.urlsplit(url)
+    who, at, host = parts.netloc.rpartition("@")
+    plain = urllib.parse.urlunsplit(parts._replace(netloc=host))
+    request = urllib.request.Request(plain)
+    if at:
+        told = base64.b64encode(urllib.parse.unquote(who).encode()).decode()
+        request.add_unredirected_header("authorization", f"Basic {told}")
+    return request
 
 
 def _proxy_handlers(url: str) -> Iterator[urllib.request.BaseHandler]:

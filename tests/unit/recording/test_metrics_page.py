@@ -85,3 +85,29 @@ def test_a_flood_of_series_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     page = "".join(f'vllm:num_requests_running{{engine="{i}"}} 1\n' for i in range(11))
     with pytest.raises(PageError, match="more than 10 samples"):
         list(samples(page, "e", 0.0))
+
+
+# Two GPUs as a DCGM exporter shows them, one of which cannot tell its utilisation: the whole-number
+# and the fractional "not supported" (dcgm_fields.h: 0x7ffffffffffffff2, 2^47 + 2).
+DCGM = """# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
+# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-604ac76c",modelName="NVIDIA H100 80GB HBM3"} 97
+DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-1c2f9d10"} 9223372036854775794
+# HELP DCGM_FI_DEV_FB_USED Framebuffer memory used (in MiB).
+# TYPE DCGM_FI_DEV_FB_USED gauge
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-604ac76c"} 71234
+DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-1c2f9d10"} NaN
+DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0"} 140737488355330.0
+DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1"} 0.0
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0"} 12345678
+"""
+
+
+def test_of_a_dcgm_page_memory_and_use_are_kept_and_blanks_are_not_measured() -> None:
+    found = {(s.metric, json.loads(s.labels)["gpu"]): s.value for s in samples(DCGM, "", 0.0)}
+    assert found == {
+        ("DCGM_FI_DEV_GPU_UTIL", "0"): 97.0,
+        ("DCGM_FI_DEV_FB_USED", "0"): 71234.0,
+        ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "1"): 0.0,
+    }

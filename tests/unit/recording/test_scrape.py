@@ -35,6 +35,7 @@ class Server:
 
     answers: list[tuple[int, bytes]] = field(default_factory=lambda: [(200, PAGE % 1)])
     port: int = 0
+    keys: list[str | None] = field(default_factory=list)  # of the requests that came
 
     @property
     def url(self) -> str:
@@ -47,6 +48,7 @@ def server() -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            told.keys.append(self.headers["authorization"])
             status, body = told.answers.pop(0) if len(told.answers) > 1 else told.answers[0]
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
@@ -227,3 +229,19 @@ def test_replicas_that_come_and_go_are_read_and_told(
     ]
     assert {row["endpoint"] for row in rows(tmp_path, "scrape.csv")} == {first, second}
     assert (tmp_path / "metrics_first_1.txt").exists()
+
+
+def test_the_password_of_a_page_is_sent_and_shown_nowhere(tmp_path: Path, server: Server) -> None:
+    server.answers = [(401, b"no"), (200, PAGE % 1)]
+    page = endpoint(tmp_path, server.url.replace("//", "//gpu:s3cr%2Ft@"))
+    page.read_once()
+    page.read_once()
+    page.close()
+    assert server.keys == ["Basic Z3B1OnMzY3IvdA=="] * 2  # gpu:s3cr/t
+    assert len(rows(tmp_path, "events.csv")) == 1
+    assert all("s3cr" not in p.read_text() for p in tmp_path.iterdir())
+    broken = endpoint(tmp_path, "http://gpu:s3cr@t:x/metrics")  # a port that is none
+    broken.read_once()
+    broken.close()
+    assert len(rows(tmp_path, "events.csv")) == 2
+    assert all("s3cr" not in p.read_text() for p in tmp_path.iterdir())

@@ -151,3 +151,44 @@ def test_a_run_is_the_same_after_the_way_to_a_worker() -> None:
     told["steps"] = [dict(step) for step in told["steps"]]  # msgpack makes lists of tuples
     assert RunSpec.from_message(told) == spec
     assert RunSpec.from_message(told).scenario() == scenario
+
+
+def test_pages_of_gpus_are_read_and_their_password_comes_from_the_environment() -> None:
+    scenario = ("--scenario", str(SCENARIO))
+    given = options(*scenario, "--dcgm-url", "http://g:9400, http://h:9400/gpu/metrics")
+    assert read_wishes(given, None, {}, NO_FLAGS).gpu_pages == (
+        "http://g:9400/metrics",
+        "http://h:9400/gpu/metrics",
+    )
+    env = {"AGENTLOAD_DCGM_URL": "http://me:s3cr@g:9400/metrics"}
+    pages = read_wishes(options(*scenario), None, env, NO_FLAGS).gpu_pages
+    assert pages == ("http://me:s3cr@g:9400/metrics",)
+
+
+@pytest.mark.parametrize("option", ["--dcgm-url", "--metrics-url"])
+def test_a_password_on_the_command_line_is_refused_and_not_shown(option: str) -> None:
+    given = options("--scenario", str(SCENARIO), option, "http://me:s3cr@g:9400/metrics")
+    with pytest.raises(InputError, match=option) as caught:
+        read_wishes(given, None, {}, NO_FLAGS)
+    assert "s3cr" not in str(caught.value)
+
+
+@pytest.mark.parametrize("page", ["g:9400", "ftp://g/metrics", "http://", "http://g:x/"])
+def test_a_gpu_page_that_is_no_address_is_refused(page: str) -> None:
+    with pytest.raises(InputError, match="--dcgm-url"):
+        read_wishes(options("--scenario", str(SCENARIO), "--dcgm-url", page), None, {}, NO_FLAGS)
+
+
+def test_settings_told_beside_are_texts_and_a_faulty_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text('{"enable_chunked_prefill": "True", "max_num_seqs": 8}')
+    given = options("--scenario", str(SCENARIO), "--server-settings", str(file))
+    told = read_wishes(given, None, {}, NO_FLAGS).server_settings
+    assert told == {"enable_chunked_prefill": "True", "max_num_seqs": "8"}
+    for text in ("", "[1]", '{"a": [1]}'):
+        file.write_text(text)
+        with pytest.raises(InputError, match=r"settings\.json"):
+            read_wishes(given, None, {}, NO_FLAGS)
+    file.unlink()
+    with pytest.raises(InputError, match="No such file"):
+        read_wishes(given, None, {}, NO_FLAGS)
