@@ -89,3 +89,24 @@ def test_no_proxy_networks() -> None:
     env = {"HTTP_PROXY": "proxy.test:3128", "NO_PROXY": "10.0.0.0/8"}
     assert proxy_for("http://10.1.2.3:8000/v1", env) is None
     assert proxy_for("http://11.1.2.3:8000/v1", env) == "http://proxy.test:3128"
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0", "127.8.8.8", "[::1]", "[::]", "[::ffff:127.0.0.1]", "LOCALHOST"]
+)
+def test_this_machine_is_never_asked_through_a_proxy(address: str) -> None:
+    env = {"http_proxy": "http://proxy.test:3128", "ALL_PROXY": "socks5://proxy.test:1080"}
+    assert proxy_for(f"http://{address}:8000/v1", env) is None
+    assert proxy_for("http://10.0.0.1:8000/v1", env) is not None
+
+
+@pytest.mark.parametrize("proxy", ["socks5://u:hush@proxy.test:1080", "http://", "http://p:99999"])
+def test_a_proxy_that_cannot_be_used_is_named_without_its_password(proxy: str) -> None:
+    env = {"ALL_PROXY": proxy}
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"base_url": "http://gw.test:8000"}, env, None)
+    assert "gw.test" in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert load_settings({"base_url": "http://127.0.0.1:8000"}, env, None)
+    without = {"base_url": "http://gw.test:8000", "trust_env": "false"}
+    assert load_settings(without, env, None)

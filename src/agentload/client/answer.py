@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from agentload.client import chunk
+from agentload.client.errors import of_error_event
 from agentload.client.result import ServerTimes, StreamResult
 from agentload.client.sse import SseDecoder
 
@@ -69,7 +70,7 @@ class AnswerFold:
             return
         failure = chunk.error_of(event, name)
         if failure is not None:
-            self._fail("stream_error_event", failure)
+            self._fail(of_error_event(failure.kind, failure.text), failure.text)
             return
         self._take_usage(event)
         self._take_choice(event, stamp_ns, read)

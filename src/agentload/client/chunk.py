@@ -60,8 +60,9 @@ def output_of(choice: dict[str, Any] | None) -> Output:
         return Output(content)
     reasoning = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
     calls = delta.get("tool_calls")
-    tool_calls = _tool_calls(calls) if isinstance(calls, list) else ()
-    return Output(_text(content), reasoning, tool_calls)
+    if not isinstance(calls, list):  # the form before tools had numbers
+        calls = [{"function": delta.get("function_call")}]
+    return Output(_text(content) or _text(delta.get("refusal")), reasoning, _tool_calls(calls))
 
 
 def first_choice(event: dict[str, Any]) -> dict[str, Any] | None:
@@ -72,20 +73,38 @@ def first_choice(event: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def error_of(event: dict[str, Any], name: bytes = b"") -> str | None:
-    """The server's text when the event tells a failure, else None."""
+class ServerError(NamedTuple):
+    """What a server says in the place of an answer; `kind` is its code and type, as text."""
+
+    text: str
+    kind: str = ""
+
+
+def error_of(event: dict[str, Any], name: bytes = b"") -> ServerError | None:
+    """The failure that the event tells, else None.
+
+    As an `error` member, as an event of that name, as vLLM told it once (`"object": "error"`), or
+    as web frameworks do (`detail` or `message` where `choices` should be).
+    """
     error = event.get("error")
     if error in (None, "", {}, False):
-        if name != b"error":
+        if name != b"error" and ("choices" in event or not _is_complaint(event)):
             return None
         error = event
-    if isinstance(error, dict):
-        message = error.get("message")
-        parts = [message if isinstance(message, str) else orjson.dumps(error).decode()]
-        if error.get("code") is not None:
-            parts.append(f"(code {error['code']})")
-        return " ".join(parts)
-    return str(error)
+    if not isinstance(error, dict):
+        return ServerError(str(error))
+    message = error.get("message") or error.get("detail")
+    text = message if isinstance(message, str) else json.dumps(error)
+    code = error.get("code")
+    if code is not None:
+        text += f" (code {code})"
+    return ServerError(text, f"{code} {error.get('type')}")
+
+
+def _is_complaint(event: dict[str, Any]) -> bool:
+    if "object" in event or "usage" in event:
+        return event.get("object") == "error"
+    return any(isinstance(event.get(key), str) for key in ("detail", "message"))
 
 
 def count(value: object) -> int | None:

@@ -57,6 +57,16 @@ def of_status(status: int, message: str) -> str:
     return f"http_{status}"
 
 
+def of_error_event(kind: str, text: str) -> str:
+    """The class of an error told where an answer should be, inside a 200: `kind` is the server's
+    own code and type. Gateways tell rate limits this way once they have sent the status."""
+    status = next((int(word) for word in kind.split() if re.fullmatch(r"[45]\d\d", word)), 400)
+    if "rate_limit" in kind.lower():
+        status = 429
+    found = of_status(status, f"{kind} {text}")
+    return "stream_error_event" if found.startswith("http_") else found
+
+
 def of_exception(error: BaseException) -> str:
     """The class of a failure below HTTP, from the exception or what caused it.
 

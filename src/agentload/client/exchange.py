@@ -139,7 +139,7 @@ class Exchange:
             if self._decrypt is not None:
                 data = self._decrypt(data)
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, ssl.SSLError) as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ssl.SSLError) as error:
             self._on_broken(error, now_ns)
             return
         reads = self.reads
@@ -266,7 +266,7 @@ class Exchange:
         encoding = names.get("content-encoding", "identity").lower()
         if encoding in ("gzip", "x-gzip", "deflate"):
             self._decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32)  # zlib or gzip
-        elif encoding not in ("identity", ""):
+        elif encoding not in ("identity", "") and self.status == 200:
             self._fail("not_a_stream", f"content-encoding {encoding!r} was not asked for")
         self._changed.set()
 

@@ -59,9 +59,9 @@ class HubTransport(httpx2.BaseTransport):
             if call.exchange is not None:
                 close(call.exchange, None)
             raise TransportFailure(error.error_class, str(error)) from None
-        return httpx2.Response(
-            exchange.status, headers=exchange.headers, stream=_Body(exchange, call)
-        )
+        # The exchange has undone the encoding; the library would try it once more.
+        headers = [pair for pair in exchange.headers if pair[0] != "content-encoding"]
+        return httpx2.Response(exchange.status, headers=headers, stream=_Body(exchange, call))
 
     def _open(self, request: httpx2.Request, call: Call) -> Exchange:
         url = request.url

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from agentload.client import chunk
 from agentload.client.answer import AnswerFold, End
-from agentload.client.errors import RequestFailure
+from agentload.client.errors import RequestFailure, of_error_event
 from agentload.client.result import StreamResult
 from agentload.client.sse import SseDecoder, SseError, is_event_stream
 from agentload.client.stamps import Reads, stamp_reads
+
+MAX_ERROR_BYTES = 64 << 10
 
 
 class Finished(Protocol):
@@ -47,10 +50,23 @@ def measure(
     content_type = dict(exchange.headers).get("content-type", "")
     start = bytes(exchange.body[:64])
     if start and not is_event_stream(start, content_type):
-        fold.error = ("not_a_stream", f"content-type {content_type!r}: {start.decode('latin-1')}")
+        fold.error = _no_stream(bytes(exchange.body), content_type)
     else:
         _fold_events(exchange, stamps.at_ns, fold, pause)
     _close_account(exchange, fold)
+
+
+def _no_stream(body: bytes, content_type: str) -> tuple[str, str]:
+    """Class and text of a 200 whose body is no event stream: often a gateway's error object."""
+    text = f"content-type {content_type!r}: {body[:64].decode('latin-1')}"
+    try:
+        failure = chunk.error_of(chunk.parse_event(body[:MAX_ERROR_BYTES]))
+    except chunk.BadEventError:
+        failure = None
+    if failure is None:
+        return "not_a_stream", text
+    error_class = of_error_event(failure.kind, failure.text)
+    return error_class.replace("stream_error_event", "not_a_stream"), failure.text
 
 
 def _close_account(exchange: Finished, fold: AnswerFold) -> None:

@@ -8,6 +8,7 @@ import httpx2
 from agentload.client.answer import FirstTokenWatch
 from agentload.client.deadlines import Deadlines
 from agentload.client.errors import RequestFailure, of_exception
+from agentload.client.sse import SseError
 from agentload.client.stamps import Reads
 from agentload.clock import NS_PER_S, Clock
 
@@ -54,6 +55,8 @@ class ProxiedExchange:
                 self.clean_end = True
                 return
             self._take(piece)
+            if self.error is not None:
+                return
 
     def _due(self) -> tuple[int, str]:
         last_ns = self.reads.at_ns[-1] if self.reads else self._start_ns
@@ -64,5 +67,8 @@ class ProxiedExchange:
         self.body += piece
         self.reads.add(now_ns, b"", len(self.body))
         self.late_reads.add(len(self.reads) - 1)
-        if self._first_token_ns is None and self._first_token.seen_in(piece):
-            self._first_token_ns = now_ns
+        try:
+            if self._first_token_ns is None and self._first_token.seen_in(piece):
+                self._first_token_ns = now_ns
+        except SseError as error:
+            self.error = RequestFailure("bad_event", str(error))

@@ -27,6 +27,27 @@ def proxy_for(base_url: str, env: Mapping[str, str], trust_env: bool = True) -> 
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
+def proxy_fault(base_url: str, env: Mapping[str, str], trust_env: bool = True) -> str | None:
+    """What is wrong with the proxy that requests would go through; its address is not shown, since
+    it may carry a password."""
+    proxy = proxy_for(base_url, env, trust_env)
+    if proxy is None:
+        return None
+    try:
+        parts = urlsplit(proxy)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        scheme = parts.scheme
+    except ValueError:
+        usable, scheme = False, ""
+    if usable:
+        return None
+    return (
+        f"the environment sends {urlsplit(base_url).hostname} through a proxy that cannot be used"
+        f" ({scheme or 'no'} scheme; allowed are http:// and https://); to mend: name the host in"
+        " NO_PROXY, or set trust_env to false in the settings file"
+    )
+
+
 def _variable(env: Mapping[str, str], name: str) -> str | None:
     return env.get(name) or env.get(name.upper())
 
@@ -34,7 +55,8 @@ def _variable(env: Mapping[str, str], name: str) -> str | None:
 def _is_loopback(host: str) -> bool:
     address = _address(host)
     if address is not None:
-        return address.is_loopback
+        address = getattr(address, "ipv4_mapped", None) or address
+        return address.is_loopback or address.is_unspecified  # 0.0.0.0 is this machine, too
     return host == "localhost" or host.endswith(".localhost")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from agentload.client.base_url import BaseUrlError, normalise_base_url
+from agentload.client.route import proxy_fault
 from agentload.client.settings_file import SettingsFileError, read_settings_file
 
 ENV_OF = {"base_url": "OPENAI_BASE_URL", "api_key": "OPENAI_API_KEY", "model": "OPENAI_MODEL"}
@@ -86,7 +87,10 @@ def load_settings(
         raise SettingsError(faults)
     sources = {f.name: "default" for f in fields(TargetSettings)}
     sources.update({name: source for name, (_, source) in found.items()})
-    return TargetSettings(**values), sources
+    settings = TargetSettings(**values)
+    if broken := proxy_fault(settings.base_url, env, settings.trust_env):
+        raise SettingsError([broken])
+    return settings, sources
 
 
 def _from_file(file: Path | None, faults: list[str]) -> dict[str, tuple[object, str]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -13,6 +12,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Literal
 
+import gevent
 import httpx2
 import openai
 import orjson
@@ -23,52 +23,17 @@ from agentload.client.connection import IdleConnections
 from agentload.client.deadlines import Deadlines
 from agentload.client.errors import RequestFailure
 from agentload.client.exchange import Exchange
-from agentload.client.hub_transport import CURRENT, Call, HubTransport, close, tls_context
+from agentload.client.hub_transport import CURRENT, Call, close
 from agentload.client.measure import measure
 from agentload.client.parsing_turn import PARSING
 from agentload.client.proxied import ProxiedExchange
 from agentload.client.reader import TICK_S, HubReader
 from agentload.client.result import StreamResult
-from agentload.client.route import proxy_for
+from agentload.client.sdk import NO_KEY, shared_sdk
 from agentload.client.settings import TargetSettings
 from agentload.clock import NS_PER_S, MonotonicClock, realtime_offset_ns, wall_unix_s
 
-NO_KEY = "none"  # the SDK wants some key; without one the header is left out
 _CLOCK = MonotonicClock()
-
-
-@dataclass(frozen=True, slots=True)
-class Sdk:
-    """The openai client of one target, what each request's headers need, and the proxy, if any."""
-
-    client: openai.OpenAI
-    headers: Mapping[str, Any]
-    proxy: str | None
-
-
-def make_sdk(settings: TargetSettings, reader: HubReader) -> Sdk:
-    """The SDK without retries of its own, over the hub's sockets, or over httpx2's own transport
-    when the environment sends the target through a proxy."""
-    proxy = proxy_for(settings.base_url, os.environ, settings.trust_env)
-    transport: httpx2.BaseTransport
-    if proxy is None:
-        transport = HubTransport(settings, reader, _CLOCK)
-    else:
-        transport = httpx2.HTTPTransport(proxy=proxy, verify=tls_context(settings))
-    extra = {name: value.get_secret_value() for name, value in settings.extra_headers}
-    key = settings.api_key
-    headers: dict[str, Any] = {}
-    if key is None and not any(name.lower() == "authorization" for name in extra):
-        headers["Authorization"] = openai.omit  # must be said with each request
-    client = openai.OpenAI(
-        base_url=settings.base_url,
-        api_key=NO_KEY if key is None else key.get_secret_value(),
-        max_retries=0,
-        timeout=settings.total_timeout_s,
-        default_headers={**extra, "accept-encoding": "identity"},
-        http_client=httpx2.Client(transport=transport, timeout=None, trust_env=False),
-    )
-    return Sdk(client, headers, proxy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +57,6 @@ class Answer:
 def default_reader() -> HubReader:
     """The reader all clients of the process share."""
     return HubReader()
-
-
-@cache
-def shared_sdk(settings: TargetSettings, reader: HubReader) -> Sdk:
-    """One SDK client for each target and process; building it costs tens of ms."""
-    return make_sdk(settings, reader)
 
 
 def prepare_process(settings: TargetSettings) -> None:
@@ -161,7 +120,9 @@ class Client:
             with PARSING:
                 offsets_ns = (offset_ns, realtime_offset_ns())
                 measure(exchange, result, offsets_ns, PARSING.pause)
-        except openai.APIError as error:
+            if result.http_status != 200 and result.status == "error":
+                result.error_class = _class_of_odd_success(result)
+        except (openai.APIError, httpx2.HTTPError, RequestFailure) as error:
             self._failed(error, call, result)
         except BaseException:
             self._killed(call, result, offset_ns)
@@ -191,7 +152,7 @@ class Client:
             response: httpx2.Response = request(
                 url, cast_to=httpx2.Response, options={"headers": headers}, **content
             )
-        except openai.APIError as error:
+        except (openai.APIError, httpx2.HTTPError) as error:
             result = StreamResult()
             self._failed(error, call, result)
             text = errors.scrub(result.error_text or "", self._secrets)
@@ -235,13 +196,14 @@ class Client:
         token = CURRENT.set(call)
         try:
             result.send_start_ns = _CLOCK.now_ns()
-            response: httpx2.Response = post(
-                body.path,
-                cast_to=httpx2.Response,
-                content=content,
-                options={"headers": sent_headers},
-                stream=True,
-            )
+            with self._proxys_deadline(call.deadlines):
+                response: httpx2.Response = post(
+                    body.path,
+                    cast_to=httpx2.Response,
+                    content=content,
+                    options={"headers": sent_headers},
+                    stream=True,
+                )
         finally:
             CURRENT.reset(token)
             _copy_instants(call.exchange, result)
@@ -249,6 +211,14 @@ class Client:
             yield response
         finally:
             response.close()
+
+    def _proxys_deadline(self, deadlines: Deadlines) -> AbstractContextManager[object]:
+        """The first token's deadline where no `Exchange` keeps it: until the headers come."""
+        if self._sdk.proxy is None:
+            return nullcontext()
+        seconds = min(deadlines.first_token_s, deadlines.total_s)
+        late = RequestFailure("timeout_first_token", "no answer came through the proxy")
+        return gevent.Timeout(seconds, late)  # type: ignore[no-any-return]
 
     def _follow(
         self, call: Call, response: httpx2.Response, result: StreamResult
@@ -261,17 +231,15 @@ class Client:
         call.exchange.wait_end()
         return call.exchange
 
-    def _failed(self, error: openai.APIError, call: Call, result: StreamResult) -> None:
+    def _failed(self, error: Exception, call: Call, result: StreamResult) -> None:
         result.status = "error"
         exchange = call.exchange
         result.end_ns = _CLOCK.now_ns() if exchange is None else exchange.end_ns or _CLOCK.now_ns()
         if isinstance(error, openai.APIStatusError):
             response = error.response
-            now = datetime.fromtimestamp(wall_unix_s(), UTC)
-            result.http_status = response.status_code
-            result.error_class = errors.of_status(response.status_code, response.text)
-            result.retry_after_s = errors.retry_after_s(response.headers, now)
-            result.error_text = f"HTTP {response.status_code} {response.text}"
+            _refused(result, response.status_code, response.headers, response.text)
+        elif exchange is not None and exchange.status >= 300:  # its body broke; its head says it
+            _refused(result, exchange.status, dict(exchange.headers), str(error))
         else:
             result.error_class = errors.of_exception(error)
             result.error_text = str(error.__cause__ or error)
@@ -297,6 +265,21 @@ def _copy_instants(exchange: Exchange | None, result: StreamResult) -> None:
     if exchange is not None:
         result.send_start_ns = exchange.send_start_ns
         result.send_end_ns = exchange.send_end_ns
+
+
+def _class_of_odd_success(result: StreamResult) -> str | None:
+    """204, 206 and the like: what was no stream has the class of its status."""
+    no_stream = ("stream_cut", "empty_response", "not_a_stream")
+    if result.error_class in no_stream and not result.chunk_ns:
+        return f"http_{result.http_status}"
+    return result.error_class
+
+
+def _refused(result: StreamResult, status: int, headers: Mapping[str, str], message: str) -> None:
+    result.http_status = status
+    result.error_class = errors.of_status(status, message)
+    result.retry_after_s = errors.retry_after_s(headers, datetime.fromtimestamp(wall_unix_s(), UTC))
+    result.error_text = f"HTTP {status} {message}"
 
 
 def _has_close_gaps(result: StreamResult) -> bool:

@@ -82,12 +82,14 @@ class FakeServer:
     handler: Handler
     tls: ssl.SSLContext | None = None
     idle_close_s: float | None = None
+    host: str = "127.0.0.1"
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
 
     def __enter__(self) -> Self:
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        self._listener = socket.create_server((self.host, 0), family=family)
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
         return self
@@ -97,7 +99,8 @@ class FakeServer:
 
     @property
     def url(self) -> str:
-        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}/v1"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if self.tls else ''}://{host}:{self.port}/v1"
 
     def _accept(self) -> None:
         while True:

@@ -107,12 +107,27 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
         (answer(400, b'{"error":{"message":"maximum context length is 9"}}'), "context_overflow"),
         (answer(500, b"\xff\xfe"), "http_500"),
         (answer(302, b"", location="http://127.0.0.1:1/"), "http_302"),
+        (raw(b"HTTP/1.1 204 X\r\n\r\n"), "http_204"),
+        (answer(206, b""), "http_206"),
+        (answer(202, WHOLE, **{"content-type": "text/event-stream"}), None),
+        (raw(b"HTTP/1.1 101 X\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n?"), "not_a_stream"),
+        (raw(b"HTTP/1.1 200 X\r\nx: \0\r\n\r\n" + WHOLE), "not_a_stream"),
+        (raw(b"HTTP/1.1 429 X\r\ncontent-length: 99\r\n\r\ncut"), "rate_limited"),
+        (answer(503, b"x", **{"content-encoding": "br"}), "http_503"),
+        (raw(HEAD + b"content-encoding: gzip\r\n\r\nnone at all"), "stream_cut"),
+        (
+            answer(400, gzip.compress(b"maximum context length"), **{"content-encoding": "gzip"}),
+            "context_overflow",
+        ),
+        (answer(200, b'{"error":{"message":"slow down","code":429}}'), "rate_limited"),
+        (answer(200, b"data: " + b"[" * 99_999 + b"\n\n" + WHOLE), "bad_event"),
     ],
 )
 def test_each_answer_has_one_class(driver: Driver, handler: Handler, expected: str | None) -> None:
     limits = {"first_token_timeout_s": 0.6, "between_chunks_timeout_s": 0.3}
     with FakeServer(handler) as server:
         [result] = driver.run(server.url, **limits)
+        assert server.connections == 1
     assert result["error_class"] == expected
     assert result["status"] == ("error" if expected else "success")
     assert (result["error_text"] is None) is (expected is None)
@@ -146,6 +161,15 @@ def test_a_body_left_open_after_done_ends_soon(driver: Driver) -> None:
         [result] = driver.run(server.url)
     assert result["status"] == "success"
     assert seconds(result, "end_ns") < 0.5
+
+
+def test_an_address_of_ipv6(driver: Driver) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with FakeServer(lambda request: stream(request, 2), host="::1") as server:
+        [result] = driver.run(server.url)
+    assert (result["status"], result["stamp_source"]) == ("success", "kernel")
+    assert server.requests[0].headers["host"] == f"[::1]:{server.port}"
 
 
 def test_nothing_listens(driver: Driver) -> None:

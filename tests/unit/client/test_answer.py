@@ -105,6 +105,47 @@ def test_a_named_error_event_is_an_error() -> None:
     assert (result.error_class, result.error_text) == ("stream_error_event", "overloaded")
 
 
+@pytest.mark.parametrize(
+    ("event", "error_class", "text"),
+    [
+        ({"error": {"message": "boom", "code": 500}}, "stream_error_event", "boom (code 500)"),
+        ({"error": "boom"}, "stream_error_event", "boom"),
+        ({"error": {"message": "slow", "code": "429"}}, "rate_limited", "slow (code 429)"),
+        (
+            {"error": {"message": "no", "type": "rate_limit_error", "code": None}},
+            "rate_limited",
+            "no",
+        ),
+        ({"object": "error", "message": "boom"}, "stream_error_event", "boom"),
+        ({"detail": "boom"}, "stream_error_event", "boom"),
+        ({"error": {"status": 5}}, "stream_error_event", '{"status": 5}'),
+    ],
+)
+def test_forms_of_errors_inside_a_stream(
+    event: dict[str, Any], error_class: str, text: str
+) -> None:
+    result = fold(delta("a"), event, DONE)
+    assert (result.status, result.error_class, result.error_text) == ("error", error_class, text)
+    assert len(result.chunk_ns) == 1
+
+
+@pytest.mark.parametrize("error", [None, "", {}, False])
+def test_an_empty_error_is_none(error: object) -> None:
+    assert fold({**delta("a"), "error": error}, DONE).status == "success"
+
+
+def test_text_under_other_names_counts() -> None:
+    refused = fold(delta(refusal="I will not"), DONE)
+    assert (refused.text, len(refused.chunk_ns)) == ("I will not", 1)
+    old = fold(
+        delta(function_call={"name": "f", "arguments": ""}),
+        delta(function_call={"arguments": "{}"}),
+        DONE,
+    )
+    assert old.tool_calls == ({"name": "f", "arguments": "{}"},)
+    assert len(old.chunk_ns) == 2
+
+
 def test_an_answer_that_stops_at_once_is_empty() -> None:
     finish = {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]}
     result = fold(finish, {"choices": [], "usage": {"completion_tokens": 1}}, DONE)

@@ -33,6 +33,26 @@ def test_classes_of_answers(status: int, body: str, expected: str) -> None:
     assert errors.of_status(status, body) == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("429 rate_limit_error", "slow down", "rate_limited"),
+        ("rate_limit_exceeded None", "slow down", "rate_limited"),
+        ("401 AuthenticationError", "bad key", "auth"),
+        ("400 BadRequestError", "maximum context length is 9", "context_overflow"),
+        ("context_length_exceeded None", "too long", "context_overflow"),
+        ("404 NotFoundError", "The model `m` does not exist.", "model_not_found"),
+        ("500 InternalServerError", "maximum context length", "stream_error_event"),
+        ("503 None", "overloaded", "stream_error_event"),
+        ("None None", "boom", "stream_error_event"),
+        ("4290 None", "boom", "stream_error_event"),
+        ("", "boom", "stream_error_event"),
+    ],
+)
+def test_classes_of_errors_inside_a_200(kind: str, text: str, expected: str) -> None:
+    assert errors.of_error_event(kind, text) == expected
+
+
 def caused(*chain: BaseException) -> BaseException:
     for outer, inner in itertools.pairwise(chain):
         outer.__cause__ = inner
