@@ -160,6 +160,16 @@ class Bench:
 
         return until(has_rows, f"{rows} turns recorded")  # type: ignore[no-any-return]
 
+    def kept_shards(self, turns: int) -> list[Path]:
+        """Shards that stay with the workers, as soon as there are so many turns in each."""
+
+        def have_turns() -> list[Path] | None:
+            files = sorted(self.runs.glob("*/shards/*/turns.csv"))
+            counts = [path.read_bytes().count(b"\n") for path in files]
+            return [p.parent for p in files] if counts and min(counts) > turns else None
+
+        return until(have_turns, f"{turns} turns recorded")  # type: ignore[no-any-return]
+
     def close(self) -> None:
         for locust in self._started:
             locust.kill_group()

@@ -84,3 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--gzip", action="store_true", help="write chunks.csv.gz")
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

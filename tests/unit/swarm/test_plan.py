@@ -106,6 +106,16 @@ def test_an_open_population_keeps_its_stages(tmp_path: Path) -> None:
         read_wishes(given, None, {}, Flags(3, None, None))
 
 
+@pytest.mark.parametrize("rule", ["after_turns=9", "ttft_p99_interval=0.1"])
+def test_a_rule_that_needs_the_rows_is_refused_where_they_stay_with_the_workers(rule: str) -> None:
+    given = ("--scenario", str(SCENARIO), "--set", f"stop.{rule}")
+    read_wishes(options(*given), None, {}, NO_FLAGS)
+    with pytest.raises(InputError, match=rf"worker: stop\.{rule.split('=')[0]} needs the rows"):
+        read_wishes(options(*given, "--record-on", "worker"), None, {}, NO_FLAGS)
+    after_s = (*given[:3], "stop.after_s=60", "--record-on", "worker")
+    assert read_wishes(options(*after_s), None, {}, NO_FLAGS).scenario.stop.after_s == 60
+
+
 def test_deadlines_come_from_the_scenario_unless_a_setting_was_given() -> None:
     given = read_wishes(options("--scenario", str(SCENARIO)), None, {}, NO_FLAGS)
     plain = deadlines_of(given.scenario, given.settings, given.sources)
