@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.factors import Crossed, crossed, differing
+from analysis.gpu import Gpu, gpu
 from analysis.interference import Interference, StallCheck, interference, stall_check
 from analysis.measured import CLASSES, Measured, measure
 from analysis.metrics import ALL, LATER, Arm, ClassFigures, arms_of, class_figures
@@ -44,6 +45,7 @@ class ArmResults:
     interference: tuple[Interference | None, ...]
     stall_checks: tuple[StallCheck | None, ...]
     pressure: tuple[Pressure, ...]
+    gpu: tuple[Gpu | None, ...]
 
     def of_class(self, name: str) -> ClassFigures | None:
         return next((row for row in self.classes if row.turn_class == name), None)
@@ -127,6 +129,7 @@ def arm_results(arm: Arm) -> ArmResults:
             pressure(run.scrape, {**run.run.manifest.target, **arm.settings}, per_session)
             for run in arm.runs
         ),
+        gpu=tuple(gpu(run.scrape) for run in arm.runs),
     )
 
 

@@ -201,7 +201,9 @@ def _sections(results: Results) -> Iterator[Section]:
         ],
         tables=[tables.stalls(results)],
     )
-    yield Section("The server meanwhile", tables=[tables.server_state(results)])
+    yield Section(
+        "The server meanwhile", tables=[tables.server_state(results), *tables.gpus(results)]
+    )
     yield Section("More figures", tables=[tables.more_of_arms(results), tables.errors(results)])
     yield Section("Sessions", tables=[tables.sessions(arm) for arm in results.arms])
     yield Section("Server settings as found", tables=[tables.settings(results)])

@@ -71,6 +71,7 @@ def _arm(results: ArmResults) -> dict[str, Any]:
             {**_plain(p), "limit": p.limit, "preemptions_per_100": p.preemptions_per_100}
             for p in results.pressure
         ],
+        "gpu": _plain(results.gpu),
     }
 
 

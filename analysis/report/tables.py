@@ -232,6 +232,39 @@ def server_state(results: Results) -> TextTable:
     return TextTable(headings, rows, text_columns=2)
 
 
+def gpus(results: Results) -> list[TextTable]:
+    """Memory and use of each arm's GPUs over the window; empty when no exporter was scraped."""
+    headings = (
+        "arm",
+        "GPUs",
+        "memory used mean / max",
+        "largest share",
+        "busy mean / max",
+        "least busy",
+    )
+    rows = [
+        [
+            arm.arm.name,
+            str(g.gpus),
+            f"{_gib(g.memory_used_mib_mean)} / {_gib(g.memory_used_mib_max)}",
+            f.share(g.memory_share_max),
+            f"{f.share(g.utilisation_mean)} / {f.share(g.utilisation_max)}",
+            f.share(g.utilisation_least),
+        ]
+        for arm in results.arms
+        for g in arm.gpu
+        if g is not None
+    ]
+    note = (
+        "vLLM takes its memory at the start, so memory used says little of the load; KV use does."
+    )
+    return [TextTable(headings, rows, note=note)] if rows else []
+
+
+def _gib(mib: float | None) -> str:
+    return f.NOTHING if mib is None else f"{mib / 1024:.1f} GiB"
+
+
 def settings(results: Results) -> TextTable:
     """Server settings as found; those that differ between arms come first."""
     differing = results.comparison.differing if results.comparison else {}

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from analysis.gpu import gpu, memory_share, utilisation
 from analysis.interference import SIZE_EDGES, prefill_intervals
 from analysis.measured import Measured
 from analysis.report import style
@@ -28,13 +29,19 @@ def ttft_limits(results: Results) -> tuple[float, float] | None:
 def ttft_over_time(
     run: Measured, name: str, limits: tuple[float, float], width: float
 ) -> Figure | None:
-    """TTFT of each turn over its start; below, requests waiting and running, and KV cache use."""
+    """TTFT of each turn over its start; below, requests waiting and running, and KV cache use.
+
+    Where a DCGM exporter was scraped, the use of the GPUs is below that.
+    """
     good = run.turns[run.turns["counted"].to_numpy()]
     if good.empty:
         return None
     wide = width > 6
-    with style.drawing(width, 4.3 if wide else 4.6) as figure:
-        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    has_gpu = gpu(run.scrape) is not None
+    with style.drawing(width, (4.3 if wide else 4.6) + 1.1 * has_gpu) as figure:
+        ratios = [3, 2, 1.6] if has_gpu else [3, 2]
+        axes = figure.subplots(len(ratios), 1, sharex=True, height_ratios=ratios)
+        top, bottom = axes[:2]
         _dots(top, good)
         top.set_yscale("log")
         top.set_ylim(*limits)
@@ -42,10 +49,12 @@ def ttft_over_time(
         top.set_ylabel("TTFT")
         top.set_title(style.clean(name))
         _state(bottom, run)
-        bottom.set_xlabel("seconds since the run's start")
-        bottom.set_xlim(run.window.from_s, run.window.to_s)
-        handles = [*top.get_legend_handles_labels()[0], *bottom.get_legend_handles_labels()[0]]
-        labels = [*top.get_legend_handles_labels()[1], *bottom.get_legend_handles_labels()[1]]
+        if has_gpu:
+            _gpu(axes[2], run)
+        axes[-1].set_xlabel("seconds since the run's start")
+        axes[-1].set_xlim(run.window.from_s, run.window.to_s)
+        told = [axis.get_legend_handles_labels() for axis in axes]
+        handles, labels = ([x for one in told for x in one[i]] for i in (0, 1))
         figure.legend(handles, labels, loc="outside lower left", ncols=5 if wide else 2)
     return figure
 
@@ -91,6 +100,17 @@ def _state(axis: Axes, run: Measured) -> None:
         right.grid(visible=False)
         right.yaxis.set_major_formatter(PercentFormatter(1.0))
         right.spines["right"].set_visible(True)
+
+
+def _gpu(axis: Axes, run: Measured) -> None:
+    busy, memory = utilisation(run.scrape), memory_share(run.scrape)
+    if busy is not None:
+        axis.plot(*busy, color=style.PURPLE, linewidth=1.2, label="GPU busy")
+    if memory is not None:
+        axis.plot(*memory, color=style.SKY, linewidth=1.4, linestyle="-.", label="GPU memory used")
+    axis.set_ylim(0, 1.05)
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.set_ylabel("GPU")
 
 
 def most_stalled(results: Results) -> Measured | None:

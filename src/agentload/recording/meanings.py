@@ -19,4 +19,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "prefill_time": ("vllm:request_prefill_time_seconds",),
     "cache_config": ("vllm:cache_config_info",),
     "process_start": ("process_start_time_seconds",),
+    "gpu_used_mib": ("DCGM_FI_DEV_FB_USED",),
+    "gpu_free_mib": ("DCGM_FI_DEV_FB_FREE",),
+    "gpu_util_percent": ("DCGM_FI_DEV_GPU_UTIL",),
+    "gpu_engine_share": ("DCGM_FI_PROF_GR_ENGINE_ACTIVE",),
 }
