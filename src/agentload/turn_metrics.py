@@ -168,12 +168,17 @@ def supported_percentile(values: Sequence[float], q: float) -> float | None:
 
 def usable_gaps_s(gaps_us: Sequence[int], gap_marks: str = "") -> list[float]:
     """The gaps marked usable, in seconds. An empty `gap_marks` means all are."""
+    return [gap / _US_PER_S for gap in usable_gaps_us(gaps_us, gap_marks)]
+
+
+def usable_gaps_us(gaps_us: Sequence[int], gap_marks: str = "") -> Sequence[int]:
+    """The gaps marked usable, in whole microseconds. An empty `gap_marks` means all are."""
     if not gap_marks:
-        return [gap / _US_PER_S for gap in gaps_us]
+        return gaps_us
     if len(gap_marks) != len(gaps_us):
         raise ValueError(f"{len(gap_marks)} gap marks for {len(gaps_us)} gaps")
     marked = zip(gaps_us, gap_marks, strict=True)
-    return [gap / _US_PER_S for gap, mark in marked if mark == USABLE_GAP]
+    return [gap for gap, mark in marked if mark == USABLE_GAP]
 
 
 def jitter_s(gaps_s: Sequence[float]) -> float | None:

@@ -106,6 +106,7 @@ class Conversation:
         request_id = uuid.uuid4().hex
         in_flight, run.in_flight = run.in_flight, run.in_flight + 1
         run.counters.sent += 1
+        run.live.turns.in_flight[turn.turn_class] += 1
         try:
             if self._not_ready is not None:
                 self._fail(result, self._not_ready)
@@ -120,6 +121,7 @@ class Conversation:
                 )
         finally:
             run.in_flight -= 1
+            run.live.turns.in_flight[turn.turn_class] -= 1
             run.record(
                 self._as_sent(turn),
                 result,

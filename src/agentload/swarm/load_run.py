@@ -15,6 +15,8 @@ from agentload.client.settings import TargetSettings
 from agentload.client.token_body import Tokenizer
 from agentload.client.transport import Client
 from agentload.clock import NS_PER_S, Clock, RunClock
+from agentload.live.counting import LiveTurns
+from agentload.live.wire import LiveSender
 from agentload.recording.health import CpuShare, LoopLag, throttled_periods
 from agentload.recording.record import LoadgenSample, RunEvent
 from agentload.recording.recorder import Recorder
@@ -22,9 +24,10 @@ from agentload.recording.turn_rows import TurnContext, turn_rows
 from agentload.recording.verdict import BUSY_CPU
 from agentload.scenario.model import Scenario
 from agentload.swarm.bodies import token_source
+from agentload.swarm.live.rules import counting_rules
 from agentload.swarm.numbering import SESSION_STRIDE, Seats, rank_of
 from agentload.swarm.spec import RunSpec
-from agentload.turn_metrics import StallRule, usable_gaps_s
+from agentload.turn_metrics import StallRule, usable_gaps_s, usable_gaps_us
 from agentload.workload.arrival import Start, open_starts
 from agentload.workload.content import Corpus
 from agentload.workload.session import Session
@@ -53,6 +56,8 @@ class Counters:
     user_stamped_chunks: int = 0
     seconds: int = 0
     busy_seconds: int = 0
+    cpu_share: float | None = None  # of one core, in the last second
+    rows_queued: int = 0
     shortest_gap_s: float | None = None
     by_error: dict[str, int] = field(default_factory=dict)
 
@@ -88,6 +93,7 @@ class LoadRun:
         self.seats = Seats(rank, len(spec.ranks), stride)
         self.counters = Counters()
         self.lag = LoopLag()
+        self.live = LiveSender(LiveTurns(counting_rules(self.plan, self.scenario)))
         self.gate = Event()
         self.stopping = False
         self.in_flight = 0
@@ -118,6 +124,7 @@ class LoadRun:
     def begin_stages(self, from_s: float) -> None:
         """The warm-up is over: stages count from this second of the run."""
         self._stages_from_s = from_s
+        self.live.turns.begin_stages(from_s)
         self.gate.set()
 
     @property
@@ -220,6 +227,8 @@ class LoadRun:
             self._count_chunks(result, usable_gaps_s(trace.gaps_us, trace.gap_marks))
         self.recorder.record(row)
         self.counters.recorded += 1
+        gaps = () if trace is None else usable_gaps_us(trace.gaps_us, trace.gap_marks)
+        self.live.turns.add(row, gaps)
         self._count_error(result)
 
     def _count_chunks(self, result: StreamResult, gaps_s: list[float]) -> None:
@@ -252,6 +261,7 @@ class LoadRun:
         p50_s, max_s = self.lag.take_second()
         self.counters.seconds += 1
         self.counters.busy_seconds += share > BUSY_CPU
+        self.counters.cpu_share, self.counters.rows_queued = share, rows_queued
         self.recorder.record(
             LoadgenSample(
                 time_s=self.now_s(),
@@ -285,6 +295,8 @@ class LoadRun:
             "late_merged_chunks": c.late_merged_chunks,
             "user_stamped_chunks": c.user_stamped_chunks,
             "shortest_gap_s": c.shortest_gap_s,
+            "cpu_share": c.cpu_share,
+            "rows_queued": c.rows_queued,
             "busy_seconds_share": c.busy_seconds / c.seconds if c.seconds else None,
             "loop_lag_p99_s": self.lag.whole_run.quantile_s(0.99),
             "frozen_s": self.lag.frozen_s,

@@ -15,6 +15,7 @@ from agentload.clock import Clock
 from agentload.recording.recorder import RunFolderError
 from agentload.recording.verdict import STOOD_STILL_S
 from agentload.swarm.examine import Found, examine
+from agentload.swarm.live.board import LiveBoard
 from agentload.swarm.owner import BY_PLAN, Ending, OwnedRun
 from agentload.swarm.plan import Flags, InputError, Wishes, read_wishes
 from agentload.swarm.spec import SPEC_ATTRIBUTE
@@ -47,6 +48,7 @@ class OwnerSide:
         self._run: OwnedRun | None = None
         self._watcher: Any = None
         self._ended_by: str | None = None
+        self._board = LiveBoard(environment.runner, workers)
         self.finished.set()
 
     # -- before a run -----------------------------------------------------------------------
@@ -77,6 +79,7 @@ class OwnerSide:
             step = self._run.step()
             if step is None:
                 self._ended_by = BY_PLAN
+                self._workers.end_measuring(self._run)
             return step
         try:
             self._workers.check()
@@ -118,6 +121,7 @@ class OwnerSide:
         self._workers.begin(run)
         self._run = run
         self._tell()
+        self._board.begin(run)
         self._workers.load()
         self._look(run)
         self._watcher = gevent.spawn(self._look_forever, run)
@@ -129,6 +133,7 @@ class OwnerSide:
             self._watcher = None
         if self._run is not None:
             self._run.watch.close(self._run.now_s())
+            self._board.stopping()
         self._workers.stopping()
 
     def on_test_stop(self, **_: Any) -> None:
@@ -201,6 +206,7 @@ class OwnerSide:
         statuses: Mapping[str, Any] = self._workers.statuses()
         entries, kept = self._workers.entries(run), self._workers.kept_turns()
         manifest = run.finish(Ending(by, lost), statuses, entries, kept)
+        self._board.end()
         verdict = manifest.verdict
         logger.info(
             "agentload: %s is %s (%s)", run.folder, manifest.state, verdict and verdict.level

@@ -10,6 +10,7 @@ from typing import Any
 import gevent
 
 from agentload.clock import NS_PER_S, Clock
+from agentload.live.wire import LiveReceiver
 from agentload.recording.manifest import ShardEntry, WorkerEntry
 from agentload.recording.record import TURNS_CSV
 from agentload.recording.relay import Delivery, ShardReceiver, refusal
@@ -41,6 +42,7 @@ class RemoteWorkers:
         self._clock = clock
         self._receiver: ShardReceiver | None = None
         self._begun: OwnedRun | None = None
+        self._live = LiveReceiver()
         runner.register_message(messages.PING, self._on_ping)
         runner.register_message(messages.ROWS, self._on_rows)
 
@@ -58,6 +60,7 @@ class RemoteWorkers:
 
     def begin(self, run: OwnedRun) -> None:
         self._begun = run
+        self._live = LiveReceiver()
         self._receiver = ShardReceiver(
             run.recorder, run.spec.run_id, run.spec.ranks.keys(), run.spec.rows_token
         )
@@ -68,6 +71,14 @@ class RemoteWorkers:
     def begin_stages(self, run: OwnedRun) -> None:
         told = {"run_id": run.spec.run_id, "from_s": run.spec.stages_from_s}
         self._runner.send_message(messages.STAGES, told)
+
+    def live(self) -> LiveReceiver:
+        return self._live
+
+    def end_measuring(self, run: OwnedRun) -> None:
+        if run.manifest.measured_to_s is not None:
+            told = {"run_id": run.spec.run_id, "to_s": run.manifest.measured_to_s}
+            self._runner.send_message(messages.MEASURED, told)
 
     def stopping(self) -> None:
         """Locust tells the workers to stop."""
@@ -149,6 +160,8 @@ class RemoteWorkers:
             answer = refusal(msg.data, "no run is being recorded here", orphaned=True)
         else:
             answer = receiver.receive(msg.data, self._clock.now_ns())
+            if "offsets" in answer:  # else it was of another run, or no batch
+                answer["live_seq"] = self._live.take(msg.data["worker_id"], msg.data.get("live"))
         self._runner.send_message(messages.ACK, answer, msg.node_id)
 
     # -- what came --------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from agentload.recording.relay import ShardSender
 from agentload.recording.shard import ShardError
 from agentload.recording.shard_lock import ShardLock
 from agentload.swarm import messages
+from agentload.swarm.load_run import LoadRun
 from agentload.swarm.load_side import LoadSide, TextsDifferError
 from agentload.swarm.options import RUN_DIR
 from agentload.swarm.own_shard import OwnShard
@@ -65,6 +66,7 @@ class WorkerSide:
         runner.register_message(messages.PONG, self._on_pong)
         runner.register_message(messages.ACK, self._on_ack)
         runner.register_message(messages.STAGES, self._on_stages)
+        runner.register_message(messages.MEASURED, self._on_measured)
         gevent.spawn(self._ping_forever)
         gevent.spawn(self._send_forever)
 
@@ -167,6 +169,9 @@ class WorkerSide:
         if sender is None:
             return
         more = sender.answered(msg.data)
+        run = self._run_of(msg.data)
+        if run is not None:
+            run.live.answered(msg.data.get("live_seq"))
         if sender.refused:
             self._on_refusal(sender)
         elif self._final and sender.delivered:
@@ -185,9 +190,19 @@ class WorkerSide:
             gevent.spawn(self._runner.quit)
 
     def _on_stages(self, msg: Any, **_: Any) -> None:
-        run = self._load.run
-        if run is not None and msg.data["run_id"] == run.spec.run_id:
+        run = self._run_of(msg.data)
+        if run is not None:
             run.begin_stages(msg.data["from_s"])
+
+    def _on_measured(self, msg: Any, **_: Any) -> None:
+        run = self._run_of(msg.data)
+        if run is not None:
+            run.live.turns.end_measuring(msg.data["to_s"])
+
+    def _run_of(self, data: dict[str, Any]) -> LoadRun | None:
+        """The run of this process, when it is the one that is spoken of."""
+        run = self._load.run
+        return run if run is not None and data.get("run_id") == run.spec.run_id else None
 
     # -- rows -------------------------------------------------------------------------------
 
@@ -202,6 +217,8 @@ class WorkerSide:
         try:
             batch = self._sender.batch(self._clock.now_ns(), self._status())
             if batch is not None:
+                run = self._run_of(batch)
+                batch["live"] = None if run is None else run.live.message()
                 self._runner.send_message(messages.ROWS, batch)
         except (RPCError, OSError) as error:
             logger.warning("agentload: rows could not be sent and will be again: %s", error)

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from agentload.live.wire import LiveReceiver
 from agentload.recording.manifest import WorkerEntry
 from agentload.swarm import tally
 from agentload.swarm.load_side import LoadSide
@@ -29,6 +30,12 @@ class Workers(Protocol):
         """The run can be told to those that load."""
 
     def begin_stages(self, run: OwnedRun) -> None: ...
+
+    def live(self) -> LiveReceiver:
+        """The live totals of the run, with what came by now."""
+
+    def end_measuring(self, run: OwnedRun) -> None:
+        """Turns that start from now on are not measured."""
 
     def stopping(self) -> None: ...
 
@@ -59,6 +66,7 @@ class OwnProcess:
         self._id: str = runner.client_id
         self._load = load
         self._begun: OwnedRun | None = None
+        self._live = LiveReceiver()
 
     def check(self) -> None:
         """There is always this process."""
@@ -68,6 +76,7 @@ class OwnProcess:
 
     def begin(self, run: OwnedRun) -> None:
         self._begun = run
+        self._live = LiveReceiver()
 
     def load(self) -> None:
         run = self._begun
@@ -77,6 +86,16 @@ class OwnProcess:
     def begin_stages(self, run: OwnedRun) -> None:
         if self._load.run is not None and run.spec.stages_from_s is not None:
             self._load.run.begin_stages(run.spec.stages_from_s)
+
+    def live(self) -> LiveReceiver:
+        begun, run = self._begun, self._load.run
+        if begun is not None and run is not None and run.spec.run_id == begun.spec.run_id:
+            run.live.answered(self._live.take(self._id, run.live.message()))
+        return self._live
+
+    def end_measuring(self, run: OwnedRun) -> None:
+        if self._load.run is not None and run.manifest.measured_to_s is not None:
+            self._load.run.live.turns.end_measuring(run.manifest.measured_to_s)
 
     def stopping(self) -> None:
         self._load.stopping()
