@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,11 @@ FRAMES: list[list[bytes]] = [
 class Peer:
     """Speaks the format of Locust's messages, and what is none."""
 
-    def __init__(self, port: int, identity: str) -> None:
+    def __init__(self, context: zmq.Context[Any], port: int, identity: str) -> None:
         self.identity = identity
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
+        self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, identity.encode())
-        self._socket.setsockopt(zmq.LINGER, 5000)
+        self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.connect(f"tcp://127.0.0.1:{port}")
 
     def frames(self, *frames: bytes) -> None:
@@ -67,7 +67,23 @@ class Peer:
 
     def close(self) -> None:
         self._socket.close()
-        self._context.term()
+
+
+@pytest.fixture
+def peers() -> Iterator[Callable[[int, str], Peer]]:
+    context = zmq.Context()
+    made: list[Peer] = []
+
+    def make(port: int, identity: str) -> Peer:
+        made.append(Peer(context, port, identity))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for peer in made:
+            peer.close()
+        context.term()
 
 
 def forged(run: RunFolder, worker: str) -> list[Any]:
@@ -90,7 +106,9 @@ def forged(run: RunFolder, worker: str) -> list[Any]:
     return [None, 7, [], {}, "text", *({**good, **change} for change in changes)]
 
 
-def test_what_strangers_send_changes_nothing(bench: Bench, tmp_path: Path) -> None:
+def test_what_strangers_send_changes_nothing(
+    bench: Bench, tmp_path: Path, peers: Callable[[int, str], Peer]
+) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "turns.csv").write_text("not yours\n" * 200)
@@ -101,7 +119,7 @@ def test_what_strangers_send_changes_nothing(bench: Bench, tmp_path: Path) -> No
         "-u", "4", "-r", "4", "-t", "10s",
     )  # fmt: skip
     # It counts as a worker before the run, and would be a path once folders are named after it.
-    early = Peer(port, "../../victim")
+    early = peers(port, "../../victim")
     early.say("client_ready", "2.47.0")
     early.hear("ack")
     workers = [
@@ -112,7 +130,7 @@ def test_what_strangers_send_changes_nothing(bench: Bench, tmp_path: Path) -> No
     run = bench.running_folder(rows=8)
     ids = [worker["client_id"] for worker in run.manifest["workers"]]
     assert len(ids) == 2
-    peer = Peer(port, "stranger")
+    peer = peers(port, "stranger")
     for frames in FRAMES:
         peer.frames(*frames)
     for batch in forged(run, ids[0]):
@@ -129,14 +147,12 @@ def test_what_strangers_send_changes_nothing(bench: Bench, tmp_path: Path) -> No
         for data in (None, 7, {"user_classes_count": {"CodingAgent": "many"}}):
             peer.say(kind, data)
     peer.say("no such type", {"x": 1})
-    Peer(port, "large").frames(b"x" * 70_000_000)
+    peers(port, "large").frames(b"x" * 70_000_000)
     peer.say(PING, {"sent_ns": 6})
     assert peer.hear("agentload_pong")["sent_ns"] == 6  # it still listens
     peak_kb = memory_peak_kb(master.process.pid)
     assert master.wait() == 0, master.output
     assert [worker.wait() for worker in workers] == [0, 0]
-    for one in (early, peer):
-        one.close()
     assert peak_kb < 400_000
     assert (victim / "turns.csv").read_text() == "not yours\n" * 200
     rows, counts = run.rows(), run.manifest["counts"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,6 +20,28 @@ def wanted(session: pytest.Session) -> list[str]:
     """All that the chosen tests want to have played, so that it can be played at once."""
     marks = [mark for item in session.items for mark in item.iter_markers("plays")]
     return list(dict.fromkeys(name for mark in marks for name in mark.args))
+
+
+class Starts:
+    """Lets few clusters start at a time: ten processes that start on two cores are so slow that
+    Locust takes workers for missing. Those that run need little."""
+
+    def __init__(self, at_once: int = 2) -> None:
+        self._free = threading.Semaphore(at_once)
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[Callable[[], object]]:
+        """The call that says that the cluster runs; its end says so, too."""
+        self._free.acquire()
+        releases = iter((self._free.release,))
+
+        def is_running() -> None:
+            next(releases, lambda: None)()
+
+        try:
+            yield is_running
+        finally:
+            is_running()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.e2e.locust_process import RunFolder
@@ -22,10 +22,16 @@ PORT = 5557
 
 
 class Fleet:
-    """Every host has its own temporary folder, so a worker's spool is on no other machine."""
+    """Every host has its own temporary folder, so a worker's spool is on no other machine.
 
-    def __init__(self, network: Network, workers: int) -> None:
+    `is_running` is called when the first turns are recorded: until then it needs much CPU time.
+    """
+
+    def __init__(
+        self, network: Network, workers: int, is_running: Callable[[], object] = lambda: None
+    ) -> None:
         self.network = network
+        self._is_running = is_running
         self.runs = network.folder / "runs"
         self.workers: list[Process] = []
         self.worker_hosts = [network.host(f"worker{k}") for k in range(workers)]
@@ -43,12 +49,15 @@ class Fleet:
 
     # -- Locust -----------------------------------------------------------------------------
 
-    def master(self, *args: str, expect: int | None = None, scenario: Path = SCENARIO) -> Process:
+    def master(self, *args: str, expect: int | None = None) -> Process:
         """A master that waits for as many workers as there are hosts, or for `expect`."""
         count = len(self.worker_hosts) if expect is None else expect
         wait = ["--expect-workers", str(count), "--expect-workers-max-wait", "90"]
-        given = ["--scenario", str(scenario), "--host", SERVER, "--run-dir", str(self.runs)]
-        return self.locust(self.master_host, "--master", *given, *wait, "--only-summary", *args)
+        return self.owner("--master", *wait, *args)
+
+    def owner(self, *args: str) -> Process:
+        given = ["--scenario", str(SCENARIO), "--host", SERVER, "--run-dir", str(self.runs)]
+        return self.locust(self.master_host, *given, "--only-summary", *args)
 
     def worker(self, number: int, *before: str) -> Process:
         worker = self.locust(
@@ -90,6 +99,7 @@ class Fleet:
             return found[-1] if lines > rows else None
 
         run: RunFolder = until(has_rows, f"{rows} turns recorded")
+        self._is_running()
         return run
 
     def finished(self) -> set[str]:
@@ -134,6 +144,6 @@ def page(host: Host, path: str, form: dict[str, str] | None = None) -> str:
 
 
 @contextlib.contextmanager
-def fleet_in(folder: Path, workers: int = 3) -> Iterator[Fleet]:
+def fleet_in(folder: Path, workers: int, is_running: Callable[[], object]) -> Iterator[Fleet]:
     with network_in(folder) as network:
-        yield Fleet(network, workers)
+        yield Fleet(network, workers, is_running)

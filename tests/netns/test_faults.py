@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests.e2e.locust_process import RunFolder
-from tests.netns.conftest import wanted
+from tests.netns.conftest import Starts, wanted
 from tests.netns.fleet import fleet_in
 from tests.netns.scenarios import SCENARIOS, WORKER_CLOCK_AHEAD_S, Played
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-AT_ONCE = 8
+AT_ONCE = 12
 plays = pytest.mark.plays
 Playing = Callable[[str], Played]
 
@@ -29,10 +29,11 @@ def played(
 ) -> Iterator[Playing]:
     """All scenarios, most of them at the same time; a test waits for its own."""
     folder = tmp_path_factory.mktemp("faults")
+    starts = Starts()
 
     def play(name: str) -> Played:
         workers, scenario = SCENARIOS[name]
-        with fleet_in(folder / name, workers) as fleet:
+        with starts.one() as is_running, fleet_in(folder / name, workers, is_running) as fleet:
             return scenario(fleet)
 
     chosen = wanted(request.session)

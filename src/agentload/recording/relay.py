@@ -198,7 +198,8 @@ class ShardReceiver:
         """A last answer may have got lost: a worker hears that its rows are here, or that not."""
         delivery = self.deliveries.get(message["worker_id"], Delivery())
         answer = {"run_id": self._run_id, "seq": message["seq"], "offsets": dict(delivery.offsets)}
-        if delivery.complete or message["status"].get("sizes") == delivery.offsets:
+        kept = delivery.kept_in is not None and delivery.complete
+        if kept or message["status"].get("sizes") == delivery.offsets:
             return {**answer, "refused": None}
         return {**answer, "refused": "the run is over, its folder closed", "orphaned": True}
 

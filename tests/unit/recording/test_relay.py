@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentload.recording.record import EVENTS_CSV, RunEvent
+from agentload.recording.csvfile import header_line
+from agentload.recording.record import EVENTS_CSV, FILE_OF, RunEvent
 from agentload.recording.recorder import SHARD_ROWS, Recorder
 from agentload.recording.relay import (
     COLUMNS_CRC,
@@ -237,3 +239,94 @@ def test_an_answer_of_another_run_changes_nothing(pair: Pair) -> None:
 def test_sizes_count_from_the_first_row(pair: Pair) -> None:
     assert set(HEADER_BYTES) == set(SHARD_FILES)
     assert pair.sender.sizes() == dict.fromkeys(SHARD_FILES, 0)
+
+
+def row_of(name: str, *, fields: int | None = None) -> bytes:
+    """One row of this file, or of one with another number of columns."""
+    count = fields or HEADER[name].count(b",") + 1
+    return b",".join([b"x"] * count) + b"\n"
+
+
+HEADER = {FILE_OF[t]: header_line(t) for t in SHARD_ROWS}
+
+
+@pytest.mark.parametrize("name", SHARD_FILES)
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda row: row[2:],  # a field is missing
+        lambda row: b"x," + row,
+        lambda row: b'"' + row,  # a quotation mark that nobody closes
+        lambda row: row[:-1] + b"\r\n",
+        lambda row: b"\x00" + row[1:],
+        lambda row: b"\xff" + row[1:],
+        lambda row: row + b"\n",
+        lambda row: row + b"half a row\n",
+    ],
+)
+def test_lines_that_are_no_rows_of_the_file_are_not_taken(
+    pair: Pair, name: str, spoil: Callable[[bytes], bytes]
+) -> None:
+    good = {**GOOD, "parts": [[name, 0, row_of(name)]]}
+    before = (pair.master / name).read_bytes()
+    spoilt = {**GOOD, "parts": [[name, 0, spoil(row_of(name))]]}
+    assert pair.receiver.receive(spoilt, 0)["offsets"][name] == 0
+    assert (pair.master / name).read_bytes() == before
+    assert pair.receiver.receive(good, 0)["offsets"][name] == len(row_of(name))
+
+
+def test_commas_and_quotation_marks_inside_a_value_are_no_columns(pair: Pair) -> None:
+    pair.written.record(RunEvent(1.0, "warning", "w0", 'a, "b", c\nd'))
+    batch = pair.sender.batch(0, {})
+    assert batch is not None
+    pair.sender.answered(pair.receiver.receive(batch, 0))
+    assert pair.sender.delivered
+    assert pair.received() == [1.0]
+
+
+def test_rows_are_taken_only_from_workers_of_the_run_that_know_its_token(tmp_path: Path) -> None:
+    receiver = ShardReceiver(Recorder(tmp_path), "r1", {"w0"}, "secret")
+    known = {**GOOD, "worker_id": "w0", "token": "secret"}
+    for change in (
+        {"token": "other"}, {"token": ""}, {"token": None}, {"token": "sécret"},
+        {"worker_id": "w9"}, {"worker_id": "../w0"},
+    ):  # fmt: skip
+        answer = receiver.receive({**known, **change}, 0)
+        assert answer["refused"] == "not a worker of this run"
+        assert not answer["orphaned"]
+    del known["token"]
+    assert receiver.receive(known, 0)["refused"]
+    assert receiver.deliveries == {}
+    assert receiver.receive({**known, "token": "secret"}, 0)["refused"] is None
+
+
+def test_a_worker_of_another_run_hears_that_its_rows_have_no_owner(pair: Pair) -> None:
+    pair.write(2)
+    pair.sender.run_id = "r0"
+    batch = pair.sender.batch(0, {})
+    assert batch is not None
+    assert not pair.sender.answered(pair.receiver.receive(batch, 0))
+    assert pair.sender.refused == "not the run that is being recorded"
+    assert pair.sender.orphaned
+    assert pair.sender.undelivered_rows() == 2
+
+
+def test_after_the_end_nothing_is_taken_and_the_worker_hears_which(pair: Pair) -> None:
+    pair.write(2)
+    batch = pair.sender.batch(0, {"final": True})
+    assert batch is not None
+    pair.receiver.receive(batch, 0)  # its answer gets lost
+    pair.receiver.close()
+    again = pair.sender.batch(RESEND_AFTER_NS, {"final": True})
+    assert again is not None
+    pair.sender.answered(pair.receiver.receive(again, 0))
+    assert pair.sender.delivered
+    assert not pair.sender.orphaned
+    pair.write(1)
+    late = pair.sender.batch(2 * RESEND_AFTER_NS, {"final": False})
+    assert late is not None
+    pair.sender.answered(pair.receiver.receive(late, 0))
+    assert pair.sender.orphaned
+    assert "is over" in str(pair.sender.refused)
+    assert pair.received() == [1.0, 2.0]
+    assert pair.sender.undelivered_rows() == 1
