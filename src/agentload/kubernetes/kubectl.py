@@ -93,9 +93,7 @@ def kustomize(folder: Path) -> str:
 
 
 def _error(verb: str, stderr: str) -> KubectlError:
-    said = " ".join(stderr.split())[-_SHOWN:]
-    for pattern, mend in _MENDS.items():
-        if re.search(pattern, said, re.IGNORECASE):
-            return KubectlError(f"kubectl {verb}: {said}\n  {mend}")
+    said = " ".join(stderr.split())[-_SHOWN:] or "failed without a word"
+    mends = [mend for pattern, mend in _MENDS.items() if re.search(pattern, said, re.IGNORECASE)]
     kind = NotFoundError if _NOT_FOUND.search(said) else KubectlError
-    return kind(f"kubectl {verb}: {said or 'failed without a word'}")
+    return kind("\n  ".join([f"kubectl {verb}: {said}", *mends[:1]]))
