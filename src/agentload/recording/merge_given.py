@@ -12,6 +12,7 @@ from agentload.recording.merge_manifest import told_rows, worker_entries, worker
 from agentload.recording.merge_rows import Faults
 from agentload.recording.record import MANIFEST_JSON, SCHEMA_VERSION, TURNS_CSV
 from agentload.recording.shard import SHARD_JSON, Shard, ShardError, read_json, read_shard
+from agentload.recording.shard_lock import is_written
 
 
 def read_base(run: Path, faults: Faults) -> dict[str, Any]:
@@ -53,6 +54,8 @@ def read_shards(
 ) -> list[tuple[Path, Shard]]:
     found: list[tuple[Path, Shard]] = []
     for folder in _shard_folders(given, faults):
+        if is_written(folder):
+            faults.add(f"{folder}: its worker still writes it: merge it when it has ended")
         try:
             found.append((folder, read_shard(folder)))
         except ShardError as error:

@@ -29,14 +29,24 @@ class ShardLock:
 
 def left_behind(folder: Path) -> bool:
     """Whether a worker of this machine wrote this shard and is no more; False where none is."""
+    return _held(folder) is False
+
+
+def is_written(folder: Path) -> bool:
+    """Whether a worker of this machine still writes this shard."""
+    return _held(folder) is True
+
+
+def _held(folder: Path) -> bool | None:
+    """None where no worker of this machine ever had it."""
     try:
-        fd = os.open(folder / LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(folder / LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return False
+        return True
     finally:
         os.close(fd)
-    return True
+    return False

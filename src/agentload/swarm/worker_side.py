@@ -93,8 +93,7 @@ class WorkerSide:
         )
         try:
             shard.begin()
-            if not shard.stays:
-                self._lock = ShardLock(shard.folder)
+            self._lock = ShardLock(shard.folder)
             self._recorder = Recorder(shard.folder, SHARD_ROWS)
             self._load.start(
                 spec, self._recorder, os.environ, client_id, self._offset_ns, self._rows_queued
