@@ -8,7 +8,7 @@ from typing import Any
 
 from agentload.recording.manifest import Counts, Judgement
 from agentload.recording.record import TURNS_CSV
-from agentload.recording.relay import SHARD_FILES
+from agentload.recording.relay_checks import SHARD_FILES
 from agentload.recording.shard import Shard, is_number
 from agentload.recording.verdict import Evidence, judge
 

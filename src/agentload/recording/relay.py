@@ -18,13 +18,12 @@ from typing import Any
 from agentload.recording.csvfile import header_line
 from agentload.recording.record import FILE_OF, TURNS_CSV
 from agentload.recording.recorder import SHARD_ROWS, Recorder, complete_rows
+from agentload.recording.relay_checks import SHARD_FILES, are_rows, is_part
 
 BATCH_BYTES = 4_000_000  # of each file; bounds what a backlog puts into one message
 RESEND_AFTER_NS = 5_000_000_000
 
-SHARD_FILES = tuple(FILE_OF[t] for t in SHARD_ROWS)
 HEADER_BYTES = {FILE_OF[t]: len(header_line(t)) for t in SHARD_ROWS}
-_COMMAS = {FILE_OF[t]: header_line(t).count(b",") for t in SHARD_ROWS}
 COLUMNS_CRC = zlib.crc32(b"".join(header_line(t) for t in SHARD_ROWS))
 
 
@@ -165,12 +164,12 @@ class ShardReceiver:
         self._run_id = run_id
         self._workers = workers
         self._token = token
-        self._closed = False
+        self.closed = False
         self.deliveries: dict[str, Delivery] = {}
 
     def close(self) -> None:
         """The run folder is closed: what comes now stays with its worker."""
-        self._closed = True
+        self.closed = True
 
     def receive(self, message: Any, now_ns: int) -> dict[str, Any]:
         """Take one batch; the answer goes back to the worker that sent it."""
@@ -178,7 +177,7 @@ class ShardReceiver:
         if fault is not None:
             orphaned = _get(message, "run_id") != self._run_id
             return refusal(message, fault, orphaned=orphaned)
-        if self._closed:
+        if self.closed:
             return self._answer_closed(message)
         delivery = self.deliveries.setdefault(message["worker_id"], Delivery())
         if message["columns"] != COLUMNS_CRC:
@@ -231,7 +230,7 @@ class ShardReceiver:
             return False
         new = lines[have - offset :]
         rows = new.count(b"\n")
-        if not rows or not _well_formed(new, _COMMAS[name]):
+        if not rows or not are_rows(name, new):
             return False
         if not self._recorder.append(name, new, rows):
             return False
@@ -257,7 +256,7 @@ class ShardReceiver:
             return "not a batch"
         if not self._is_of_the_run(message["worker_id"], message.get("token", "")):
             return "not a worker of this run"
-        return None if all(map(_is_part, message["parts"])) else "a part that is none"
+        return None if all(map(is_part, message["parts"])) else "a part that is none"
 
     def _is_of_the_run(self, worker_id: str, token: Any) -> bool:
         told = isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())
@@ -272,40 +271,6 @@ def refusal(message: Any, why: str, *, orphaned: bool) -> dict[str, Any]:
         "refused": why,
         "orphaned": orphaned,
     }
-
-
-def _well_formed(lines: bytes, commas: int) -> bool:
-    """Whether each line is a row of so many fields, by its commas outside quotation marks."""
-    return all(_commas(line) == commas for line in lines[:-1].split(b"\n")) and _is_text(lines)
-
-
-def _commas(line: bytes) -> int:
-    if b'"' not in line:
-        return line.count(b",")
-    parts = line.split(b'"')
-    return sum(part.count(b",") for part in parts[::2]) if len(parts) % 2 else -1
-
-
-def _is_text(lines: bytes) -> bool:
-    if b"\r" in lines or b"\0" in lines:
-        return False
-    try:
-        lines.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _is_part(part: Any) -> bool:
-    return (
-        isinstance(part, list | tuple)
-        and len(part) == 3
-        and part[0] in SHARD_FILES
-        and isinstance(part[1], int)
-        and part[1] >= 0
-        and isinstance(part[2], bytes)
-        and part[2].endswith(b"\n")
-    )
 
 
 def _count(value: Any) -> int:

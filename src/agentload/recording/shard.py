@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from agentload.atomic_file import replace_text
 from agentload.recording.record import SCHEMA_VERSION, RunState
-from agentload.recording.relay import SHARD_FILES
+from agentload.recording.relay_checks import SHARD_FILES
 
 SHARD_JSON = "shard.json"
 SHARDS_FOLDER = "shards"  # of a run folder, on the machine of the worker

@@ -37,6 +37,7 @@ class Evidence:
     clock_offset_error_s: float | None = None
     clock_offset_unknown: tuple[str, ...] = ()
     simulator_late_share: float | None = None
+    orphans: tuple[str, ...] = ()  # workers of another run
     owner_stood_still_s: float = 0.0  # the longest time in which it did not look
     planned_s: float | None = None
     ended_s: float | None = None
@@ -105,13 +106,7 @@ def _doubtful(e: Evidence) -> Iterator[str]:
             f"clock offset of a worker known to {e.clock_offset_error_s * 1e3:.1f} ms only "
             f"(wanted: {CLOCK_ERROR_S * 1e3:g} ms)"
         )
-    if e.owner_stood_still_s > STOOD_STILL_S:
-        yield (
-            f"the owner of the run stood still for {e.owner_stood_still_s:.1f} s: "
-            "stages may have begun and ended that late"
-        )
-    for worker in e.workers_joined:
-        yield f"a worker came after the start and got no users, the others bore the load: {worker}"
+    yield from _disturbed(e)
     for worker in e.clock_offset_unknown:
         yield f"clock offset of worker {worker} not measured"
     if e.simulator_late_share is not None and e.simulator_late_share > SIMULATOR_LATE_SHARE:
@@ -119,3 +114,16 @@ def _doubtful(e: Evidence) -> Iterator[str]:
             f"the simulator sent {e.simulator_late_share:.1%} of its chunks more than 5 ms late "
             f"(more than {SIMULATOR_LATE_SHARE:.0%}): lower --speed"
         )
+
+
+def _disturbed(e: Evidence) -> Iterator[str]:
+    """What happened to the processes of the run, other than their loss."""
+    if e.owner_stood_still_s > STOOD_STILL_S:
+        yield (
+            f"the owner of the run stood still for {e.owner_stood_still_s:.1f} s: "
+            "stages may have begun and ended that late"
+        )
+    for worker in e.orphans:
+        yield f"a worker of another run loaded beside this one until it was told to end: {worker}"
+    for worker in e.workers_joined:
+        yield f"a worker came after the start and got no users, the others bore the load: {worker}"

@@ -64,6 +64,7 @@ class OwnedRun:
         self.plan = wishes.stages
         self.run_clock = RunClock.starting_now(clock)
         self.stood_still_s = 0.0  # the longest time in which nobody looked at the run
+        self.orphans: list[str] = []  # workers of another run that loaded beside this one
         ranks = dispatch_ranks(client_ids)
         self.watch = WorkerWatch(frozenset(ranks))
         self.manifest = _manifest(options, wishes, found, self.run_clock)
@@ -198,6 +199,7 @@ class OwnedRun:
             ),
             simulator_late_share=self._simulator_late_share(),
             owner_stood_still_s=self.stood_still_s,
+            orphans=tuple(self.orphans),
             planned_s=None if ending.by == BY_PLAN else manifest.planned_s,
             ended_s=stage_s,
             turns_recorded=manifest.counts.recorded,

@@ -31,6 +31,7 @@ COLLECT_S = 20.0  # for the last rows, after Locust says that all workers stoppe
 # cut of 15 s is over for it after up to 30 s.
 MISSING_S = 40.0
 GIVEN_UP_S = 120.0  # a worker that heard nothing for so long has ended; see `worker_side`
+MAX_ORPHANS = 20  # whoever reaches the port can claim to be one
 
 
 class RemoteWorkers:
@@ -163,6 +164,19 @@ class RemoteWorkers:
             if "offsets" in answer:  # else it was of another run, or no batch
                 answer["live_seq"] = self._live.take(msg.data["worker_id"], msg.data.get("live"))
         self._runner.send_message(messages.ACK, answer, msg.node_id)
+
+    def _run_goes_on(self) -> bool:
+        return self._receiver is not None and not self._receiver.closed
+
+    def _note_orphan(self, msg: Any) -> None:
+        """A worker that another master left behind loaded the target until now."""
+        run, run_id = self._begun, msg.data.get("run_id") if isinstance(msg.data, dict) else None
+        if run is None or not isinstance(run_id, str):
+            return
+        orphan = f"{msg.node_id} of run {run_id[:100]}"
+        if orphan not in run.orphans and len(run.orphans) < MAX_ORPHANS:
+            run.orphans.append(orphan)
+            run.event("worker_of_another_run", orphan)
 
     # -- what came --------------------------------------------------------------------------
 

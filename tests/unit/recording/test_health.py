@@ -121,6 +121,8 @@ def test_a_clean_run_is_valid() -> None:
         ({"loop_lag_p99_s": 0.0101, "user_stamped_chunks": 7}, "suspect", "10.1 ms (P99)"),
         ({"late_merged_chunks": 101}, "suspect", "the reader came late"),
         ({"busy_seconds_share": 0.11}, "suspect", "add workers"),
+        ({"orphans": ("x of run r0",)}, "suspect", "another run loaded beside this one"),
+        ({"owner_stood_still_s": 12.04}, "suspect", "stood still for 12.0 s"),
         ({"throttled_periods": 4}, "suspect", "quota stopped a worker 4 times"),
         ({"clock_offset_error_s": 0.0051}, "suspect", "5.1 ms only"),
         ({"clock_offset_unknown": ("w2",)}, "suspect", "w2 not measured"),
