@@ -28,6 +28,7 @@ from agentload.swarm.target import target_settings
 from agentload.swarm.texts import Texts
 from agentload.swarm.user import CodingAgent
 from agentload.swarm.web_check import refuse_in_form
+from agentload.swarm.web_login import protect
 from agentload.swarm.worker_side import WorkerSide
 from agentload.swarm.workers import OwnProcess, Workers
 
@@ -46,6 +47,8 @@ def _on_init(environment: Any, runner: Any, web_ui: Any = None, **_: Any) -> Non
         _listen(environment, worker)
         _outlast_a_lost_master(runner, worker)
         return
+    if web_ui is not None:
+        protect(web_ui)
     owner = _make_owner(environment, runner, clock)
     _listen(environment, owner)
     if environment.parsed_options.headless:

@@ -1,0 +1,101 @@
+"""Locust's page behind its login, as a browser and a program come to it."""
+
+from __future__ import annotations
+
+import base64
+import http.cookiejar
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.locust_process import DEADLINE_S, Bench, free_port, until
+
+pytestmark = pytest.mark.slow
+PASSWORD = "canary-password-5"
+LOGIN = {"AGENTLOAD_WEB_USER": "operator", "AGENTLOAD_WEB_PASSWORD": PASSWORD}
+
+
+class Browser:
+    """Keeps cookies and follows redirects; `open` gives status, address at the end, body."""
+
+    def __init__(self, port: int) -> None:
+        self.root = f"http://127.0.0.1:{port}"
+        self.cookies = http.cookiejar.CookieJar()
+        jar = urllib.request.HTTPCookieProcessor(self.cookies)
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), jar)
+
+    def open(
+        self, path: str, headers: dict[str, str] | None = None, **form: str
+    ) -> tuple[int, str, str]:
+        data = urllib.parse.urlencode(form).encode() if form else None
+        request = urllib.request.Request(self.root + path, data, headers or {})
+        try:
+            with self._opener.open(request, timeout=DEADLINE_S) as answer:
+                return answer.status, answer.url.removeprefix(self.root), answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, path, error.read().decode()
+
+    def is_up(self) -> bool:
+        try:
+            return self.open("/login")[0] == 200
+        except OSError:
+            return False
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    word = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {word}"}
+
+
+@pytest.fixture
+def no_target(tmp_path: Path) -> Iterator[Bench]:
+    """Locust processes with an address where nothing is: no run is started here."""
+    made = Bench(tmp_path, "http://127.0.0.1:1/v1")
+    yield made
+    made.close()
+
+
+def test_nothing_is_open_before_the_login(no_target: Bench) -> None:
+    port = free_port()
+    web = ("--web-host", "127.0.0.1", "--web-port", str(port), "--web-login")
+    locust = no_target.owner(*web, env=LOGIN)
+    browser = Browser(port)
+    until(browser.is_up, "the login page")
+    assert browser.open("/")[1].startswith("/login")
+    assert browser.open("/stats/requests")[1].startswith("/login")
+    assert browser.open("/no/such/page")[1].startswith("/login")
+    assert browser.open("/swarm", scenario="x.yaml")[0] == 401
+    assert browser.open("/stats/requests", basic("operator", "wrong"))[0] == 401
+
+    assert browser.open("/agentload/login", username="operator", password="wrong")[1] == "/login"
+    assert "Wrong user or password" in browser.open("/login")[2]
+    assert browser.open("/stats/requests")[1].startswith("/login")
+
+    program = Browser(port)
+    assert program.open("/stats/requests", basic("operator", PASSWORD))[0] == 200
+    assert program.open("/stats/requests")[1].startswith("/login")
+
+    status, where, page = browser.open("/agentload/login", username="operator", password=PASSWORD)
+    assert (status, where) == (200, "/")
+    assert PASSWORD not in page
+    assert browser.open("/stats/requests")[0] == 200
+    refused = browser.open("/swarm", scenario="x.yaml")  # the form is examined only now
+    assert "x.yaml" in refused[2]
+    (cookie,) = browser.cookies
+    assert cookie.has_nonstandard_attr("HttpOnly")
+    assert cookie.get_nonstandard_attr("SameSite") == "Strict"
+    locust.process.terminate()
+    locust.wait()
+    assert PASSWORD not in locust.output
+
+
+def test_a_login_without_a_password_does_not_start(no_target: Bench) -> None:
+    web = ("--web-host", "127.0.0.1", "--web-port", str(free_port()), "--web-login")
+    locust = no_target.owner(*web, env={"AGENTLOAD_WEB_USER": "operator"})
+    assert locust.wait() == 2
+    assert "needs AGENTLOAD_WEB_USER and AGENTLOAD_WEB_PASSWORD" in locust.output
