@@ -123,6 +123,15 @@ class Engine:
         return len(self._scheduler.waiting) + sum(at <= self.now_s for at, _, _ in self._arrivals)
 
     @property
+    def queued_tokens(self) -> int:
+        """Tokens of accepted prompts still to be computed, those that may be cached included."""
+        scheduler = self._scheduler
+        waiting = sum(request.total_tokens for request in scheduler.waiting)
+        arriving = sum(request.prompt_tokens for _, _, request in self._arrivals)
+        prefilling = sum(r.target - r.computed for r in scheduler.prefilling)
+        return waiting + arriving + prefilling
+
+    @property
     def running_count(self) -> int:
         """Requests in the running list."""
         return len(self._scheduler.running)

@@ -141,6 +141,14 @@ class Offline:
             self.now_s = at_s
         return self.results
 
+    def unfinished(self) -> list[tuple[int, int, float]]:
+        """(session, turn index, sent at s) of the turns under way, oldest first."""
+        open_turns = [
+            (session.number, session.turn_index, sent_s)
+            for session, _, sent_s, _ in self._open.values()
+        ]
+        return sorted(open_turns, key=lambda turn: turn[2])
+
     def _push(self, at_s: float, subject: _Session | int) -> None:
         self._serial += 1
         priority = int(isinstance(subject, int))
