@@ -25,6 +25,14 @@ PURE = [
     "src/agentload/live",
     "src/agentload/sim",
     "src/agentload/experiment",
+    *(
+        f"src/agentload/capacity/{name}.py"
+        for name in ("fit", "fit_form", "posterior", "estimate", "probes", "probes_chunk")
+    ),
+    *(
+        f"src/agentload/capacity/{name}.py"
+        for name in ("probes_steps", "calibrate_course", "calibrate_held_out", "calibrate_delays")
+    ),
     "analysis",
 ]
 STANDARD_LIBRARY_ONLY = "src/agentload/sim/core"

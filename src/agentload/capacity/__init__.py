@@ -1,0 +1,1 @@
+"""How many sessions a deployment carries: measured, modelled, planned."""
