@@ -14,10 +14,9 @@ from agentload.client import findings
 from agentload.client.base_url import server_root
 from agentload.client.body import PromptBody
 from agentload.client.chunking import Chunking, chunking
-from agentload.client.errors import RequestFailure
+from agentload.client.errors import MENDS, NO_MODEL_LIST, RequestFailure
 from agentload.client.findings import Finding
 from agentload.client.models import compare_models
-from agentload.client.preflight import MENDS
 from agentload.client.result import StreamResult
 from agentload.client.transport import Answer, Client
 from agentload.clock import NS_PER_S, MonotonicClock, wall_unix_s
@@ -58,15 +57,20 @@ class Examination:
 
     def findings(self) -> Iterator[Finding]:
         """Findings as they come; some take seconds."""
+        settings = self._client.settings
         try:
             page = self._client.ask("GET", "/models")
+            seconds = self._round_trips()
         except RequestFailure as failure:
+            seen = f"{settings.base_url}: {failure.error_class}: {failure}"
+            if failure.error_class in NO_MODEL_LIST and settings.model:
+                yield from self._without_models(settings.model, seen)
+                return
             mend = MENDS.get(failure.error_class, "look into the server's log")
-            seen = f"{self._client.settings.base_url}: {failure.error_class}: {failure}"
             yield Finding("reachable", "fail", seen, mend)
             return
-        yield Finding("reachable", "ok", f"{self._client.settings.base_url} answers")
-        yield findings.of_round_trip(self._round_trips())
+        yield Finding("reachable", "ok", f"{settings.base_url} answers")
+        yield findings.of_round_trip(seconds)
         yield findings.of_clock(_date_of(page), wall_unix_s())
         found = self._find_model(page)
         yield found
@@ -75,6 +79,14 @@ class Examination:
         yield self._context()
         yield self._metrics()
         yield from self._streams(page)
+
+    def _without_models(self, model: str, seen: str) -> Iterator[Finding]:
+        """A gateway may have no model list: whether it is one, the first request shows."""
+        self._model = model
+        mend = f"none if this is a gateway; {model!r} and its context length are not checked"
+        yield Finding("reachable", "warn", f"no model list at {seen}", mend)
+        yield self._metrics()
+        yield from self._streams(Answer(200, {}, b""))
 
     def _round_trips(self) -> list[float]:
         seconds = []

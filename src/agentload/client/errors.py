@@ -12,6 +12,23 @@ from email.utils import parsedate_to_datetime
 TEXT_LIMIT = 300
 NORMAL_FORM_LIMIT = 120
 
+# What an operator can do, by class; for the checks before a run.
+MENDS = {
+    "connect_error": "start the server, or mend base_url",
+    "timeout_connect": "mend base_url, or open the way through the firewall",
+    "dns_error": "mend the host name in base_url",
+    "tls_error": "mend the certificate, give its authority as ca_file, or use http://",
+    "auth": "give a valid key by OPENAI_API_KEY or --api-key-file",
+    "rate_limited": "wait, or raise the limit of this key",
+    "not_a_stream": "mend base_url (http:// or https://, host, port): what answers is no API",
+    "http_404": "mend base_url: nothing there answers as an OpenAI-compatible API does",
+    "model_not_found": "set the model (OPENAI_MODEL) to a name that is served",
+    "context_overflow": "start the server with a larger --max-model-len",
+    "stream_cut": "look for a proxy that cuts answers, then into the server's log",
+}
+# A gateway may have no model list; then a configured model is taken at its word.
+NO_MODEL_LIST = ("http_404", "http_405", "http_501")
+
 _SECRET = re.compile(r"(?i)\b(bearer\s+|api[_-]?key\W{1,3})\S+|\bsk-[\w-]{4,}")
 _STATUS = re.compile(r"\bHTTP \d{3}\b")
 _VARIES = re.compile(r"https?://\S+|[\w.:/-]*\d[\w.:/-]*|\b[0-9a-f]{8,}\b")

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Literal
 
 from agentload.client.chunking import chunking
+from agentload.client.errors import MENDS
 from agentload.client.models import ServedModels
 from agentload.client.result import StreamResult
 from agentload.clock import NS_PER_S
@@ -77,7 +78,10 @@ def of_rate_limits(headers: Mapping[str, str]) -> Finding:
 def of_request(result: StreamResult) -> Finding:
     if result.status != "success":
         seen = f"{result.error_class}: {result.error_text}"
-        return Finding("request", "fail", seen, "mend this first: every turn would fail alike")
+        wait_s = result.retry_after_s
+        seen += "" if wait_s is None else f" (Retry-After: {wait_s:g} s)"
+        mend = MENDS.get(result.error_class or "", "mend this first")
+        return Finding("request", "fail", seen, f"{mend}: every turn would fail alike")
     return Finding("request", "ok", f"answered with {result.output_tokens} tokens")
 
 

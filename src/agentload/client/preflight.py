@@ -8,20 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentload.client.body import PromptBody
-from agentload.client.errors import RequestFailure
+from agentload.client.errors import MENDS, NO_MODEL_LIST, RequestFailure
 from agentload.client.models import ServedModels, compare_models
 from agentload.client.tokenizers import server_encoder
 from agentload.client.transport import Client
 from agentload.workload.turn import Message
-
-MENDS = {
-    "connect_error": "start the server, or mend base_url",
-    "timeout_connect": "mend base_url, or open the way through the firewall",
-    "dns_error": "mend the host name in base_url",
-    "tls_error": "mend the certificate, give its authority as ca_file, or use http://",
-    "auth": "give a valid key by OPENAI_API_KEY or --api-key-file",
-    "rate_limited": "wait, or raise the limit of this key",
-}
 
 
 class PreflightError(Exception):
@@ -52,7 +43,7 @@ def check_target(client: Client, longest_tokens: int | None = None) -> Target:
     try:
         page = client.ask("GET", "/models").json()
     except RequestFailure as failure:
-        if failure.error_class in ("http_404", "http_405", "http_501") and settings.model:
+        if failure.error_class in NO_MODEL_LIST and settings.model:
             warning = f"{settings.base_url}/models: {failure.error_class}; the model is not checked"
             return Target(settings.model, (), None, (warning,))
         mend = MENDS.get(failure.error_class, "look into the server's log")
