@@ -3,15 +3,17 @@
 python tests/bench/bench_master.py [--rows 2000] [--gaps 300] [--workers 20] [--seconds 20]
 
 One master on one core; the workers are simulated by this process on the others. In one run, one
-after the other: Locust's own messages only (heartbeats, statistics), the rows of the suite, the
-same rows as lists of numbers in a message that nobody writes down, and counts only
-(--record-on worker). Ends with an error when a row was lost.
+after the other: Locust's own messages (heartbeats, statistics), those with the signs of life that
+each worker sends once a second, with rows in them, and the same rows as lists of numbers in a
+message that nobody writes down; then the same with --record-on worker. `x` is a multiple of the
+first. Ends with an error when a row was lost.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -42,7 +44,7 @@ class Phase:
         return self.cpu_s / self.seconds
 
     def ms_per_1000(self, idle: Phase) -> float | None:
-        """CPU beyond that of Locust's own messages."""
+        """CPU beyond that of a second without rows."""
         return 1e6 * (self.cpu_s - idle.share * self.seconds) / self.rows if self.rows else None
 
 
@@ -69,33 +71,38 @@ def measure(fleet: Fleet, pid: int, name: str, seconds: float) -> Phase:
 
 
 def phases(fleet: Fleet, pid: int, rows_per_s: float, seconds: float) -> list[Phase]:
+    fleet.quiet = True
     found = [measure(fleet, pid, "Locust's own messages", seconds)]
+    fleet.quiet = False
+    found.append(measure(fleet, pid, "+ signs of life", seconds))
     fleet.change_rate(rows_per_s)
     if fleet.keep_rows:
-        return [*found, measure(fleet, pid, "counts, rows stay", seconds)]
-    found.append(measure(fleet, pid, "rows, as CSV", 2 * seconds))
+        return [*found, measure(fleet, pid, "+ counts of rows", seconds)]
+    found.append(measure(fleet, pid, "+ rows, as CSV", 2 * seconds))
     fleet.change_rate(0)
     fleet.run_until(lambda: not any(any(p.waiting.values()) for p in fleet.peers), "acks", 60)
     fleet.as_floats = True
     fleet.change_rate(rows_per_s)
-    found.append(measure(fleet, pid, "rows, as lists", seconds))
+    found.append(measure(fleet, pid, "+ rows, as lists", seconds))
     fleet.change_rate(0)
     fleet.as_floats = False
     return found
 
 
 def show(found: list[Phase]) -> None:
-    idle, ours = found[0], found[1]
-    own = ours.ms_per_1000(idle) or 1.0
+    locust, idle, ours = found[:3]
+    own = ours.ms_per_1000(idle) or 0.0
     for phase in found:
         cost = phase.ms_per_1000(idle)
-        told = ("", "") if cost is None else (f"{cost:.1f}", f"{cost / own:.2f}")
+        ratio = f"{cost / own:.2f}" if cost is not None and own >= 1 else ""
+        told = "" if cost is None else f"{cost:.1f}"
         rss = f"{phase.rss_mb[0]:.0f} to {phase.rss_mb[1]:.0f}"
         print(
             f"{phase.name:<24}{phase.rows / phase.seconds:>8.0f}{phase.share:>8.1%}"
-            f"{phase.share / idle.share:>8.1f}{told[0]:>10}{told[1]:>8}{rss:>14}"
+            f"{phase.share / locust.share:>8.1f}{told:>10}{ratio:>8}{rss:>14}"
         )
-    print(f"a core full of these rows: {1000 * (1 - idle.share) / own * 1000:,.0f} rows/s")
+    if own >= 1:
+        print(f"a core full of these rows: {1e6 * (1 - idle.share) / own:,.0f} rows/s")
 
 
 def run(options: argparse.Namespace, rows_on: str, folder: Path, base_url: str) -> bool:
@@ -112,11 +119,14 @@ def run(options: argparse.Namespace, rows_on: str, folder: Path, base_url: str) 
     fleet = Fleet(port, options.workers, 0.0, options.gaps)
     fleet.keep_rows = rows_on == "worker"
     try:
-        fleet.run_until(lambda: all(p.spec for p in fleet.peers), "the run begins", 120)
+        fleet.run_until(lambda: all(p.spec for p in fleet.peers), "the run begins", 300)
         found = phases(fleet, pid, options.rows, options.seconds)
         master.process.terminate()
         fleet.run_until(lambda: all(p.quit for p in fleet.peers), "the end", 120)
         master.wait()
+    except AssertionError:
+        print(master.output, file=sys.stderr)
+        raise
     finally:
         fleet.close()
         bench.close()
@@ -142,6 +152,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
     os.sched_setaffinity(0, CORES - {min(CORES)} or CORES)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a socket a worker, and more
     print(f"{options.workers} workers, {options.gaps} gaps a row")
     heads = ("rows/s", "core", "x idle", "ms/1,000", "ratio", "RSS MB")
     print(

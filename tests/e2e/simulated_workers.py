@@ -89,9 +89,10 @@ class Fleet:
         self.gaps = gaps
         self.keep_rows = False  # as with --record-on worker
         self.as_floats = False  # rows as lists of numbers in a message of their own
-        self.reports = True  # Locust's statistics
+        self.quiet = False  # nothing but Locust's own messages
         self.float_rows = 0
         self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, count + 1_000)
         self._poller = zmq.Poller()
         self.peers = [self._peer(port, i) for i in range(count)]
         self._by_socket = {peer.socket: peer for peer in self.peers}
@@ -187,11 +188,11 @@ class Fleet:
             state = "running" if peer.spec is not None and not peer.stopped else "ready"
             told = {"state": state, "current_cpu_usage": 1.0, "current_memory_usage": 10**8}
             peer.send("heartbeat", told)
-        if peer.due("ping", PING_EVERY_S, now_s):
+        if not self.quiet and peer.due("ping", PING_EVERY_S, now_s):
             peer.send("agentload_ping", {"sent_ns": time.monotonic_ns()})
         if peer.spec is None or peer.stopped:
             return
-        if self.reports and peer.due("report", REPORT_EVERY_S, now_s):
+        if peer.due("report", REPORT_EVERY_S, now_s):
             peer.send("stats", _report(peer.users))
         if peer.stopping:
             self._make_rows(peer, now_s)
@@ -200,7 +201,7 @@ class Fleet:
             self._send_rows(peer)
             peer.send("client_stopped", None)
             peer.send("client_ready", metadata.version("locust"))
-        elif peer.due("rows", ROWS_EVERY_S, now_s):
+        elif not self.quiet and peer.due("rows", ROWS_EVERY_S, now_s):
             self._make_rows(peer, now_s)
             if peer.answered == peer.seq:
                 self._send_rows(peer)

@@ -71,9 +71,9 @@ def test_the_same_seed_gives_the_same_rows_recorded_on_either_side(bench: Bench)
 
 
 def test_the_shard_of_a_killed_worker_is_merged_and_its_death_stays_named(bench: Bench) -> None:
-    long = ("-u", "4", "-r", "4", "-t", "9s")
+    long = ("-u", "4", "-r", "4", "-t", "7s")
     master, workers = bench.distributed(2, *ON_WORKERS, *long)
-    shards = bench.kept_shards(turns=10)
+    shards = bench.kept_shards(turns=5)
     workers[0].process.kill()
     assert master.wait() == 3, master.output
     run = bench.folder()
