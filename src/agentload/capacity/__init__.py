@@ -1,1 +1,1 @@
-"""How many sessions a deployment carries: measured, modelled, planned."""
+"""Capacity planning: what steps cost, what to run, and how far a prediction can be trusted."""

@@ -184,8 +184,7 @@ def _paths(session: PlannedSession, first: int, size: int) -> list[list[tuple[Pa
     if front:
         before = [(("front", session.group, front), 0, front)]
     for number, turn in enumerate(turns):
-        keep = front if number == 0 or front <= turn.prefix_tokens + size else 0
-        keep = max(keep, turn.prefix_tokens) if keep and number else keep
+        keep = _keep(turn, number, front, size)
         kept = _kept(before, min(keep, turn.prompt_tokens - 1) // size * size)
         length = sum(high - low for _, low, high in kept)
         body = (turn.prompt_tokens - length) // size * size
@@ -199,6 +198,13 @@ def _paths(session: PlannedSession, first: int, size: int) -> list[list[tuple[Pa
         _cut(text, cuts, number, tails[number] - sum(h - low for _, low, h in text))
         for number, text in enumerate(written)
     ]
+
+
+def _keep(turn: PlannedTurn, number: int, front: int, size: int) -> int:
+    """Tokens of the text before that the turn's prompt begins with."""
+    if number and turn.prefix_tokens + size < front:
+        return 0
+    return max(front, turn.prefix_tokens) if number else front
 
 
 def _kept(text: list[tuple[Part, int, int]], tokens: int) -> list[tuple[Part, int, int]]:

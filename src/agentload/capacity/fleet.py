@@ -158,8 +158,11 @@ class _World:
         return end_s
 
     def seen(self, begin_s: float, end_s: float) -> Played:
-        """The turns sent in the window, those that never ended among them."""
-        done = [r for r in self._offline.results if begin_s <= r.sent_s < end_s]
+        """The turns sent in the window, those that never ended among them.
+
+        The first turn of each user is none of them: it begins inside a session, on a cold cache.
+        """
+        done = [r for r in self._offline.results if r.turn_index and begin_s <= r.sent_s < end_s]
         turns = [_seen(self._class_of(r), r, self._draw.ttft_factor) for r in done]
         now_s = self._offline.now_s
         for user, turn_index, sent_s in self._open(begin_s, end_s):
@@ -180,7 +183,7 @@ class _World:
         return self._users[result.session].turns[result.turn_index].turn_class
 
     def _open(self, begin_s: float, end_s: float) -> list[tuple[int, int, float]]:
-        return [turn for turn in self._offline.unfinished() if begin_s <= turn[2] < end_s]
+        return [t for t in self._offline.unfinished() if t[1] and begin_s <= t[2] < end_s]
 
     def _forget_gaps(self) -> None:
         for replica in self._replicas:
