@@ -85,11 +85,15 @@ def model_directory(sliding_window: int | None = None) -> Path:
 
 @contextlib.contextmanager
 def running_server(
-    log: Path, flags: Sequence[str] = (), sliding_window: int | None = None
+    log: Path,
+    flags: Sequence[str] = (),
+    sliding_window: int | None = None,
+    *,
+    start_limit_s: float = START_LIMIT_S,
 ) -> Iterator[RealServer]:
     """Start a server with these `vllm serve` flags; its process group ends with the block.
 
-    Raises ServerError when it exits or has not answered `/health` after START_LIMIT_S.
+    Raises ServerError when it exits or has not answered `/health` after `start_limit_s`.
     """
     model = model_directory(sliding_window)
     port = free_port()
@@ -100,14 +104,14 @@ def running_server(
     child = Child(command, log, install.OFFLINE)
     try:
         server = RealServer(f"http://127.0.0.1:{port}", log)
-        _wait_until_healthy(server, child)
+        _wait_until_healthy(server, child, start_limit_s)
         yield server
     finally:
         child.end(STOP_LIMIT_S)
 
 
-def _wait_until_healthy(server: RealServer, child: Child) -> None:
-    deadline = time.monotonic() + START_LIMIT_S
+def _wait_until_healthy(server: RealServer, child: Child, limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         status = child.wait(0.5)  # the pace of the loop; returns at once when the server exits
         if status is not None:
@@ -115,7 +119,7 @@ def _wait_until_healthy(server: RealServer, child: Child) -> None:
         with contextlib.suppress(OSError):  # not listening yet; URLError is one
             server.get("/health")
             return
-    raise ServerError(f"vLLM did not answer within {START_LIMIT_S} s\n{child.last_lines(30)}")
+    raise ServerError(f"vLLM did not answer within {limit_s:g} s\n{child.last_lines(30)}")
 
 
 def main() -> int:
