@@ -136,11 +136,15 @@ def one_worker_too_few(fleet: Fleet) -> Played:
 
 
 def worker_joins_late(fleet: Fleet) -> Played:
-    master = fleet.master("--headless", *_load(20, 4), expect=2)
+    """A run without a planned end, so that it lasts until the worker has been there for a while."""
+    master = fleet.master("--headless", "-u", "4", "-r", "4", *STOP, expect=2)
     fleet.worker(0)
     fleet.worker(1)
-    fleet.running(rows=4)
+    run = fleet.running(rows=4)
     fleet.worker(2)
+    until(lambda: "worker_joined" in run.events(), "the worker is there")
+    fleet.running(rows=len(run.rows()) + 12)
+    master.signal(signal.SIGTERM)
     return _ended(fleet, master)
 
 

@@ -75,17 +75,21 @@ class ShardSender:
         return (name, self.acked[name], lines) if lines else None
 
     def answered(self, answer: dict[str, Any]) -> bool:
-        """Take the master's answer; True when rows are left that can be sent at once."""
+        """Take the master's answer; True when there is more that can be sent at once.
+
+        Where an answer brought nothing forward (its disk is full), the next try has to wait.
+        """
         if answer.get("run_id") != self.run_id:
             return False
         self._answered_seq = max(self._answered_seq, min(int(answer["seq"]), self._seq))
         self.refused = answer.get("refused")
         self.orphaned = bool(answer.get("orphaned"))
+        before = dict(self.acked)
         for name, offset in answer.get("offsets", {}).items():
             if name in self.acked:
                 self.acked[name] = int(offset)
-        up_to_date = self.keeps_rows or self.delivered
-        return self.refused is None and self._answered_seq == self._seq and not up_to_date
+        free = self.refused is None and self._answered_seq == self._seq
+        return free and self.acked != before and not (self.keeps_rows or self.delivered)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of rows in each file of the shard."""
@@ -99,6 +103,15 @@ class ShardSender:
         if self.keeps_rows:
             return 0 < self._final_seq <= self._answered_seq
         return self.sizes() == self.acked
+
+    @property
+    def done(self) -> bool:
+        """The master has all rows, and heard that there will be no more."""
+        return self.delivered and 0 < self._final_seq <= self._answered_seq
+
+    @property
+    def said_final(self) -> bool:
+        return self._final_seq > 0
 
     def undelivered_rows(self) -> int:
         if self.keeps_rows:

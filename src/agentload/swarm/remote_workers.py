@@ -26,7 +26,7 @@ from agentload.swarm.workers import counted
 
 logger = logging.getLogger(__name__)
 
-COLLECT_S = 20.0  # for the last rows, after Locust says that all workers stopped
+COLLECT_S = 60.0  # for the last rows of a worker with heartbeat, after its users are gone
 # For a worker without heartbeat. TCP tries again after twice the time that it tried before, so a
 # cut of 15 s is over for it after up to 30 s.
 MISSING_S = 40.0

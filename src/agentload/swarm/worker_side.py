@@ -173,9 +173,9 @@ class WorkerSide:
             run.live.answered(msg.data.get("live_seq"))
         if sender.refused:
             self._on_refusal(sender)
-        elif self._final and sender.delivered:
+        elif self._final and sender.done:
             self._close_shard(sender)
-        elif more:
+        elif more or (self._final and not sender.said_final):
             self._send()
 
     def _on_refusal(self, sender: ShardSender) -> None:

@@ -330,3 +330,31 @@ def test_after_the_end_nothing_is_taken_and_the_worker_hears_which(pair: Pair) -
     assert "is over" in str(pair.sender.refused)
     assert pair.received() == [1.0, 2.0]
     assert pair.sender.undelivered_rows() == 1
+
+
+def test_a_worker_is_done_when_its_last_word_was_answered(pair: Pair) -> None:
+    """Its rows may all be there before the master hears that there will be no more."""
+    pair.write(1)
+    on_its_way = pair.sender.batch(0, {"final": False})
+    assert on_its_way is not None
+    assert pair.sender.batch(1, {"final": True}) is None  # the run ended meanwhile
+    pair.sender.answered(pair.receiver.receive(on_its_way, 1))
+    assert pair.sender.delivered
+    assert not pair.sender.done
+    assert not pair.sender.said_final
+    assert not pair.receiver.deliveries["w0"].complete
+    last = pair.sender.batch(2, {"final": True})
+    assert last is not None
+    pair.sender.answered(pair.receiver.receive(last, 2))
+    assert pair.sender.done
+    assert pair.receiver.deliveries["w0"].complete
+
+
+def test_an_answer_that_brought_nothing_forward_is_not_answered_at_once(pair: Pair) -> None:
+    pair.write(2)
+    batch = pair.sender.batch(0, {})
+    assert batch is not None
+    nothing = {"run_id": "r1", "seq": 1, "offsets": dict.fromkeys(SHARD_FILES, 0)}
+    assert not pair.sender.answered(nothing)
+    some = {"run_id": "r1", "seq": 1, "offsets": {EVENTS_CSV: len(b"1.0,tick,w0,x\n")}}
+    assert pair.sender.answered(some)
