@@ -1,11 +1,12 @@
 """agentload and other load generators on the mock server: what a streamed token costs each.
 
-    python tests/bench/bench_peers.py FOLDER [--only NAME] [--install]
+    python tests/bench/bench_peers.py FOLDER [--only NAME] [--install] [--python PYTHON]
 
 FOLDER holds one virtual environment for each peer, named as the peer; `--install` makes the missing
-ones (several GB). 50 requests at a time, 200 tokens each at 50/s, true TTFT 500 ms, true ITL 20 ms.
-CPU is that of the whole process tree: `marginal` is the difference between a run of 300 and one of
-50 requests, so that start-up does not count, `whole` is the run of 300.
+ones (several GB) with PYTHON, which must be 3.12 or newer for inference-perf. What a peer prints is
+kept in FOLDER/NAME.log. 50 requests at a time, 200 tokens each at 50/s, true TTFT 500 ms, true ITL
+20 ms. CPU is that of the whole process tree: `marginal` is the difference between a run of 300 and
+one of 50 requests, so that start-up does not count, `whole` is the run of 300.
 """
 
 import argparse
@@ -24,7 +25,9 @@ from typing import Any
 from bench_client import CLIENT_CORE, SERVER_CORE, Bench, quantile
 
 CONCURRENT, TOKENS = 50, 200
+TIMEOUT_S = 900  # of one run; aiperf prepares for minutes on a busy machine
 SMALL, LARGE = 50, 300
+SNAPSHOT = "0" * 40  # of the tokenizer in the cache
 SERVER = {"ttft_ms": 500, "tps": 50, "tokens": TOKENS, "mode": "together"}
 
 
@@ -43,8 +46,10 @@ def find(folder: Path, pattern: str) -> Any:
 
 
 def aiperf(url: str, requests: int, tokenizer: Path, out: Path) -> list[str]:
+    # Offline it reads tokenizers from a Hugging Face cache only, by name, never from a folder.
+    repo = tokenizer.parents[1].name.removeprefix("models--").replace("--", "/")
     return [
-        "aiperf", "profile", "-m", "mock", "--tokenizer", str(tokenizer), "-u", url,
+        "aiperf", "profile", "-m", "mock", "--tokenizer", repo, "-u", url,
         "--endpoint-type", "chat", "--streaming", "--concurrency", str(CONCURRENT),
         "--request-count", str(requests), "--prompt-input-tokens-mean", "100",
         "--prompt-output-tokens-mean", str(TOKENS), "--num-dataset-entries", "50", "--ui", "none",
@@ -136,8 +141,13 @@ def tree_cpu() -> Iterator[list[float]]:
     spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
-def make_tokenizer(folder: Path, python: Path) -> Path:
-    """A small byte-level BPE in the form the peers load, made by a peer's own packages."""
+def make_tokenizer(hf_home: Path, python: Path) -> Path:
+    """A small byte-level BPE in a Hugging Face cache, made by a peer's own packages; its folder."""
+    repo = hf_home / "hub" / "models--local--mock"
+    folder = repo / "snapshots" / SNAPSHOT
+    folder.mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(SNAPSHOT)
     script = (
         "import sys, json, pathlib\n"
         "from tokenizers import ByteLevelBPETokenizer\n"
@@ -158,12 +168,16 @@ def run_peer(bench: Bench, name: str, folder: Path, requests: int, tokenizer: Pa
     with tempfile.TemporaryDirectory() as out, bench.server(False, **SERVER) as base_url:
         words = peer.command(base_url.removesuffix("/v1"), requests, tokenizer, Path(out))
         words[0] = str(folder / name / "bin" / words[0])
-        env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        with tree_cpu() as spent:
+        env = {
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(tokenizer.parents[3]),
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        with tree_cpu() as spent, (folder / f"{name}.log").open("w") as log:
             subprocess.run(
-                words, cwd=out, env=env, check=True, timeout=300,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                words, cwd=out, env=env, check=True, timeout=TIMEOUT_S, stdout=log, stderr=log
+            )
         return spent[0], peer.report(Path(out))
 
 
@@ -191,6 +205,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", choices=PEERS, action="append")
     parser.add_argument("--install", action="store_true")
+    parser.add_argument("--python", default=sys.executable, help="makes the environments")
     given = parser.parse_args()
     print(f"server on core {SERVER_CORE}, agentload on core {CLIENT_CORE}, load {os.getloadavg()}")
     print("| tool | CPU s / 1,000 tokens, marginal | whole | says (truth: 500 ms, 20 ms) |")
@@ -201,7 +216,7 @@ def main() -> None:
         for name in given.only or PEERS:
             python = given.folder / name / "bin" / "python"
             if not python.exists() and given.install:
-                subprocess.run([sys.executable, "-m", "venv", given.folder / name], check=True)
+                subprocess.run([given.python, "-m", "venv", given.folder / name], check=True)
                 requirement = PEERS[name].requirement
                 subprocess.run([python, "-m", "pip", "install", "-q", requirement], check=True)
             if not python.exists():

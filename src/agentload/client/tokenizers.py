@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -14,6 +13,7 @@ from agentload.client.errors import RequestFailure
 from agentload.client.parsing_turn import PARSING
 from agentload.client.token_body import Encode, Tokenizer
 from agentload.client.transport import Client
+from agentload.client.vocabulary import Vocabulary
 
 SERVER = "server"
 # One call takes about 1 ms: of the server the reading of its answer, of this machine the encoding.
@@ -81,13 +81,13 @@ def local_encoder(encoding: str) -> Encode:
             "no local tokenizer; to mend: pip install 'agentload[tokenizer]', or use the server's"
         ) from None
     try:
-        whole: Callable[[str], list[int]] = quicktok.get_encoding(encoding).encode_with_special
+        encoder = Vocabulary(quicktok.get_encoding(encoding))
     except Exception as error:  # the package raises what its C++ part does
         raise NoTokenizerError(f"tokenizer {encoding!r}: {error}") from None
 
     def encode(text: str) -> list[int]:
         with PARSING:  # sessions that encode at once take turns, and the loop goes round between
-            ids = whole(text)
+            ids = encoder.encode(text)
             PARSING.pause()
         return ids
 

@@ -18,6 +18,7 @@ from agentload.client.token_body import (
     Tokenizer,
     cuts_are_safe,
 )
+from agentload.client.vocabulary import Vocabulary
 from agentload.workload.turn import Message
 
 ENCODINGS = ["cl100k_base", "o200k_base", "llama3", "qwen3"]
@@ -178,3 +179,14 @@ def test_a_body_that_is_not_encoded_is_not_sent() -> None:
     body.add([Message("user", (b"a",))])
     with pytest.raises(RuntimeError, match="prepare"):
         body.buffers()
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_special_tokens_are_those_of_the_package(name: str) -> None:
+    theirs, chance = quicktok.get_encoding(name), random.Random(name)
+    specials = sorted(theirs.special_tokens_set)
+    pieces = [*specials[:40], "<|im_start|>user\n", "<|im_end|>\n", "<|", "|>", " \n", "值ß", ""]
+    for _ in range(20):
+        at = chance.randrange(len(CODE))
+        text = "".join(chance.choices([*pieces, CODE[at : at + 50], MIXED[at % 40 :]], k=30))
+        assert Vocabulary(theirs).encode(text) == theirs.encode_with_special(text)
