@@ -65,33 +65,58 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_leaves_readable_folders_and_no_process(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    with subprocess.Popen(
-        command(str(HERE / "experiment.yaml"), "--runs-dir", str(tmp_path)),
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    ) as process:
+def test_interrupted_it_leaves_readable_folders_and_no_process(tmp_path: Path) -> None:
+    with begun(tmp_path) as process:
         wait_for(process.stdout, ": 0 turns recorded")
         left = [os.pidfd_open(pid) for pid in children_of(process.pid)]
-        assert len(left) == 2, "its server and its load"
-        process.send_signal(number)
+        assert len(left) == 3, "its server, its load and its reaper"
+        process.send_signal(signal.SIGTERM)
         rest = process.stdout.read() if process.stdout else ""
     assert process.returncode == 130, rest
     assert "--resume" in rest
-    for child in left:
-        assert select.select([child], [], [], 30)[0] == [child]
-        os.close(child)
+    assert all_end(left)
     folder = only_folder(tmp_path)
-    assert sorted(str(c["state"]) for c in record(folder).values()) == ["interrupted", "planned"]
+    cells = record(folder)
+    assert sorted(str(c["state"]) for c in cells.values()) == ["interrupted", "planned"]
 
-    again = run(str(HERE / "experiment.yaml"), "--resume", str(folder))
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_killed_it_leaves_no_process_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    with begun(tmp_path) as process:
+        wait_for(process.stdout, ": complete,")
+        wait_for(process.stdout, ": 0 turns recorded")
+        left = [os.pidfd_open(pid) for pid in children_of(process.pid)]
+        assert len(left) == 3
+        process.send_signal(signal.SIGKILL)
+    assert all_end(left)
+    folder = only_folder(tmp_path)
+    before = {arm: c["state"] for arm, c in record(folder).items()}
+    assert sorted(map(str, before.values())) == ["complete", "running"]
+
+    again = run(str(HERE / "experiment.yaml"), "--runs-dir", str(tmp_path), "--resume")
     assert again.returncode == 0, again.stdout + again.stderr
-    assert {cell["state"] for cell in record(folder).values()} == {"complete"}
+    cells = record(folder)
+    assert {c["state"] for c in cells.values()} == {"complete"}
+    tries = {before[arm]: c["tries"] for arm, c in cells.items()}
+    assert tries == {"complete": 1, "running": 2}
     assert (folder / "report.html").exists()
+
+
+def begun(runs: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(str(HERE / "experiment.yaml"), "--runs-dir", str(runs)),
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def all_end(processes: list[int]) -> bool:
+    """Whether all of these process descriptors become readable: their processes ended."""
+    ended = [select.select([one], [], [], 90)[0] == [one] for one in processes]
+    for one in processes:
+        os.close(one)
+    return all(ended)
 
 
 def test_a_server_that_does_not_start_says_why_and_the_others_go_on(tmp_path: Path) -> None:

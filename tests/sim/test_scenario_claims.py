@@ -94,3 +94,24 @@ def test_cold_interference_the_longest_gap_is_a_chunk_or_the_whole_prefill(
     assert chunked.longest_gap_s() > 0.9 * prefill_s(8192, 64_000 - 8192)
     assert whole.longest_gap_s() > 0.9 * prefill_s(longest_prompt, 0)
     assert whole.longest_gap_s() > 8 * chunked.longest_gap_s()
+
+
+def test_tokenization_share_grows_from_a_tenth_to_two_thirds_of_ttft(corpus: Corpus) -> None:
+    outcome = Arms("tokenization-share", corpus).play("text", 5 * MINUTES_S)
+    shares: dict[float, list[float]] = {}
+    for result in outcome.results:
+        request = result.request
+        if outcome.replica.sent[request].turn_index > 0:
+            hit = (request.cached_tokens or 0) / request.prompt_tokens
+            frontend_s = result.engine_s - result.sent_s
+            shares.setdefault(round(hit, 2), []).append(frontend_s / result.ttft_s)
+    near = {
+        wanted: [s for hit, found in shares.items() if abs(hit - wanted) <= 0.0101 for s in found]
+        for wanted in (0.8, 0.9, 0.99)
+    }
+    assert all(len(found) > 10 for found in near.values())
+    mean = {wanted: sum(found) / len(found) for wanted, found in near.items()}
+    # TokTier (arXiv 2607.29678): from 10 % to 64 % as the hit ratio nears 0.99.
+    assert mean[0.8] == pytest.approx(0.10, abs=0.02)
+    assert mean[0.8] < mean[0.9] < mean[0.99]
+    assert mean[0.99] == pytest.approx(0.64, abs=0.04)

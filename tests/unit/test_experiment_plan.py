@@ -8,7 +8,12 @@ from agentload.experiment.errors import ExperimentError
 from agentload.experiment.faults import faults
 from agentload.experiment.load import load
 from agentload.experiment.plan import Arm, Experiment, cells, flags_of, token_budget
-from agentload.experiment.scenarios import arm_scenarios, base_scenario, set_options
+from agentload.experiment.scenarios import (
+    arm_scenarios,
+    base_scenario,
+    length_warnings,
+    set_options,
+)
 from agentload.scenario import ScenarioError, parse_override
 
 ROOT = Path(__file__).parents[2]
@@ -211,3 +216,17 @@ def test_a_file_that_is_no_plain_mapping_is_refused(tmp_path: Path, text: str, s
     file.write_text(text)
     with pytest.raises(ExperimentError, match=said):
         load(file)
+
+
+def test_arms_whose_sessions_do_not_reach_their_last_turn_are_named(folder: Path) -> None:
+    ending = {"turns.user_turns_per_session": {"dist": "constant", "value": 20}}
+    long = [{"name": "all", "duration_s": 9000, "users": 2}]
+    arms = [
+        {"name": "short", "scenario": ending},
+        {"name": "long", "scenario": {**ending, "stages": long}},
+        {"name": "endless", "scenario": {}},
+    ]
+    plan = of_scenario(arms=arms)
+    (warning,) = length_warnings(plan, arm_scenarios(plan, folder))
+    assert warning.startswith("short: the run is shorter (20 s) than a session is likely to be")
+    assert warning.endswith("most sessions will not reach their last turn")

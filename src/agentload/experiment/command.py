@@ -21,7 +21,7 @@ from agentload.experiment.plan import Experiment, cells, differences
 from agentload.experiment.progress import TerminalProgress, in_words
 from agentload.experiment.reaper import Reaper
 from agentload.experiment.run import Surroundings, run
-from agentload.experiment.scenarios import arm_scenarios, base_scenario
+from agentload.experiment.scenarios import arm_scenarios, base_scenario, length_warnings
 from agentload.experiment.state import EXPERIMENT_JSON, State
 from agentload.recording.manifest import new_run_id
 from agentload.scenario import Scenario, ScenarioError
@@ -70,6 +70,8 @@ def _experiment(options: argparse.Namespace, console: Console) -> int:
     of_arms = arm_scenarios(experiment, options.file.parent)
     at_most_s = max(map(staged_s, of_arms.values()))
     _say_plan(console, experiment, at_most_s)
+    for warning in length_warnings(experiment, of_arms):
+        console.print(f"  {warning}", style="yellow", markup=False)
     if options.dry_run:
         return 0
     state = _state(options, experiment)

@@ -10,6 +10,10 @@ import yaml
 from agentload.experiment.errors import ExperimentError
 from agentload.experiment.plan import Experiment
 from agentload.scenario import Scenario, ScenarioError, load
+from agentload.scenario.pace import at_pace
+from agentload.workload.content import Corpus
+from agentload.workload.reach import planned_warning, sessions_end
+from agentload.workload.traces.replay import load_replay, session_source
 
 _ANY_WIDTH = 1 << 30
 
@@ -32,6 +36,24 @@ def arm_scenarios(experiment: Experiment, folder: Path) -> dict[str, Scenario]:
     if faults:
         raise ExperimentError("\n".join(faults))
     return made
+
+
+def length_warnings(experiment: Experiment, scenarios: Mapping[str, Scenario]) -> list[str]:
+    """Arms whose runs end before their sessions do, each sentence once with its arms."""
+    speed = experiment.target.flags.get("speed", 1.0)
+    pace = float(speed) if isinstance(speed, int | float) and speed > 0 else 1.0
+    arms: dict[str, list[str]] = {}
+    for arm, scenario in scenarios.items():
+        if not sessions_end(scenario):
+            continue
+        paced = at_pace(scenario, pace)
+        run_s = sum(stage.duration_s for stage in paced.stages)
+        ratio, replay = paced.starting_chars_per_token, load_replay(paced)
+        make = session_source(paced, Corpus(), ratio, None, replay=replay)
+        warning = planned_warning(paced, make, run_s, pace)
+        if warning is not None:
+            arms.setdefault(warning, []).append(arm)
+    return [f"{', '.join(of)}: {warning}" for warning, of in arms.items()]
 
 
 def set_options(overrides: Mapping[str, object]) -> list[str]:

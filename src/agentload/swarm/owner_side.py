@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gevent
@@ -62,7 +63,12 @@ class OwnerSide:
             raise InputError(str(error)) from None
         fingerprint = None if replay is None else replay.fingerprint
         found = examine(wishes, self._texts.get(), fingerprint)
-        self._examined = wishes.at_pace(found.target["sim_speed"]), found
+        wishes = wishes.at_pace(found.target["sim_speed"])
+        warning = self._texts.length_warning(wishes, found, replay)
+        if warning is not None:
+            logger.warning("agentload: %s", warning)
+            found = replace(found, warnings=(*found.warnings, warning))
+        self._examined = wishes, found
 
     def _read_wishes(self) -> Wishes:
         options = self._environment.parsed_options

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gevent
 
 from agentload.scenario import Scenario
+from agentload.swarm.examine import Found
+from agentload.swarm.plan import Wishes
 from agentload.workload.content import Corpus
-from agentload.workload.traces.replay import Replay, load_replay
+from agentload.workload.reach import planned_warning
+from agentload.workload.traces.replay import Replay, load_replay, session_source
 
 
 class Texts:
@@ -20,6 +23,17 @@ class Texts:
         """The corpus, as soon as it is complete; other greenlets run meanwhile."""
         self._built.get()
         return self._corpus
+
+    def length_warning(self, wishes: Wishes, found: Found, replay: Replay | None) -> str | None:
+        """What is to be said when the run ends before its sessions do; None when it does not."""
+        scenario = wishes.scenario
+        make = session_source(
+            scenario, self.get(), found.chars_per_token, found.max_model_len, replay=replay
+        )
+        pace = found.target["sim_speed"] or 1.0
+        work = (scenario, make, wishes.stages.planned_s, pace)
+        warning: str | None = gevent.get_hub().threadpool.apply(planned_warning, work)
+        return warning
 
     @staticmethod
     def replay(scenario: Scenario) -> Replay | None:

@@ -15,6 +15,7 @@ from typing import Any
 from agentload.scenario import Scenario, load, parse_override
 from agentload.workload.content import Corpus
 from agentload.workload.plan import SessionPlan, hit_ratio, kv_pressure, plan_session
+from agentload.workload.reach import too_short
 from agentload.workload.traces.replay import load_replay, session_source
 from agentload.workload.turn import Turn
 from agentload.workload.window import misfit
@@ -119,13 +120,8 @@ def summarise(
         "kv_pressure": pressure,
         "session_duration_p50_s": round(session_s, 1),
         "stages_duration_s": planned_s,
-        "warning": None,
+        "warning": too_short(session_s, planned_s),
     }
-    if session_s > planned_s:
-        summary["warning"] = (
-            f"the run is shorter ({planned_s:.0f} s) than a session is likely to be"
-            f" ({session_s:.0f} s): most sessions will not reach their last turn"
-        )
     return summary
 
 
