@@ -148,11 +148,13 @@ def _flag_faults(experiment: Experiment) -> Iterator[str]:
     """Flags have one spelling, so that no second one of the same flag goes unseen."""
     for place, flags in _flag_places(experiment):
         for name in flags:
-            plain = name.lstrip("-").replace("_", "-")
-            if name.startswith("no-"):
+            plain = name.strip("-").replace("_", "-")
+            if not _FLAG.fullmatch(plain):
+                yield f"{place}: {name!r} is no name of a flag"
+            elif name.startswith("no-"):
                 yield f"{place}.{name}: write it as {plain[3:]}: false"
-            elif name != plain or not _FLAG.fullmatch(name):
-                yield f"{place}.{name}: flags are written without dashes in front, as {plain!r}"
+            elif name != plain:
+                yield f"{place}.{name}: write it as {plain}"
             elif name in OUR_FLAGS:
                 yield f"{place}.{name}: is set by the experiment; leave it out"
 

@@ -11,6 +11,8 @@ from agentload.experiment.errors import ExperimentError
 from agentload.experiment.faults import faults
 from agentload.experiment.overlay import Overlay
 from agentload.experiment.plan import OF_OVERLAY, Arm, Experiment
+from agentload.experiment.scenarios import scenario_faults
+from agentload.experiment.wording import told
 from agentload.scenario.document import ScenarioError, read_document
 
 
@@ -24,9 +26,10 @@ def load(path: Path) -> Experiment:
     try:
         experiment = Experiment.model_validate(document.content)
     except ValidationError as error:
-        found += [_told(one) for one in error.errors()]
+        found += told(error, document)
         raise ExperimentError(_listed(path, found)) from None
     found += faults(experiment, path.parent)
+    found += scenario_faults(experiment, path.parent)
     if experiment.target.kind == "kubernetes" and not found:
         experiment, found = _with_overlays(experiment, path.parent)
         found = found or faults(experiment, path.parent, rendered=True)
@@ -72,22 +75,6 @@ def _with_flags(arm: Arm, overlays: dict[str, Overlay]) -> Arm:
     mine = overlays[arm.name]
     rest = {OF_OVERLAY + path: mine.rest.get(path, "(not there)") for path in unlike}
     return arm.model_copy(update={"flags": {**mine.flags, **rest}})
-
-
-def _told(fault: object) -> str:
-    assert isinstance(fault, dict)
-    where = ".".join(str(part) for part in fault["loc"])
-    allowed = sorted(Experiment.model_fields)
-    hint = f" (allowed here: {', '.join(allowed)})" if _unknown_at_top(fault) else ""
-    given = fault["input"]  # a whole mapping may hold what is not to be shown
-    unshown = isinstance(given, dict | list) or fault["type"] == "extra_forbidden"
-    seen = "" if unshown else f", is {given!r}"
-    return f"{where}: {fault['msg']}{seen}{hint}"
-
-
-def _unknown_at_top(fault: dict[str, object]) -> bool:
-    location = fault["loc"]
-    return fault["type"] == "extra_forbidden" and isinstance(location, tuple) and len(location) == 1
 
 
 def _listed(path: Path, found: list[str]) -> str:

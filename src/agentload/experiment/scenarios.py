@@ -38,6 +38,24 @@ def arm_scenarios(experiment: Experiment, folder: Path) -> dict[str, Scenario]:
     return made
 
 
+def scenario_faults(experiment: Experiment, folder: Path) -> list[str]:
+    """What is wrong with the scenario of all arms, and with what single arms change of it.
+
+    A scenario that is not there is told elsewhere.
+    """
+    if not (folder / experiment.scenario).is_file():
+        return []
+    try:
+        base_scenario(experiment, folder)
+    except ScenarioError as error:
+        return [f"{experiment.scenario}: {fault}" for fault in error.faults]
+    try:
+        arm_scenarios(experiment, folder)
+    except ExperimentError as error:
+        return str(error).splitlines()
+    return []
+
+
 def length_warnings(experiment: Experiment, scenarios: Mapping[str, Scenario]) -> list[str]:
     """Arms whose runs end before their sessions do, each sentence once with its arms."""
     speed = experiment.target.flags.get("speed", 1.0)
