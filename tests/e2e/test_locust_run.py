@@ -104,6 +104,8 @@ def check_files(run: RunFolder, sim: Sim) -> None:
     assert manifest["arm"]["name"] == "on-on"
     assert manifest["arm"]["settings"]["enable_prefix_caching"] == "True"
     assert manifest["settings_sources"]["base_url"] == "flag --base-url"
+    assert manifest["settings"]["base_url"] == f"http://127.0.0.1:{sim.port}/v1"
+    assert (manifest["settings"]["model"], manifest["settings"]["api_key"]) == ("tiny", "")
     assert (manifest["measured_to_s"] - manifest["measured_from_s"]) == pytest.approx(4.0)
 
 

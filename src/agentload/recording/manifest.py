@@ -93,6 +93,7 @@ class Manifest:
     run_salt: str  # stands in every prompt; another one finds nothing of this run in a cache
     corpus_fingerprint: str  # of the texts that sessions are made of
     trace_fingerprint: str | None = None  # of the session file that is replayed
+    settings: dict[str, str] = field(default_factory=dict)  # in force; keys and headers masked
     chars_per_token_by_kind: dict[str, float] | None = None  # None = not measured
     planned_s: float | None = None  # None = until stopped
     ended_s: float | None = None

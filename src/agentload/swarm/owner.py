@@ -35,6 +35,7 @@ from agentload.swarm.plan import Wishes
 from agentload.swarm.scraper import Scraper
 from agentload.swarm.spec import RunSpec
 from agentload.swarm.stages import Step
+from agentload.swarm.target import in_force
 from agentload.swarm.watch import WorkerWatch
 from agentload.workload.calibration import mixed
 from agentload.workload.stopping import stop_reason
@@ -254,6 +255,7 @@ def _manifest(options: Any, wishes: Wishes, found: Found, run_clock: RunClock) -
     wall_s = run_clock.wall_start_unix_s
     name = wishes.scenario.name if options.arm == "run" else f"{wishes.scenario.name} {options.arm}"
     ratios = found.chars_per_token
+    settings, sources = in_force(wishes.scenario, wishes.settings, wishes.sources, found.model)
     return Manifest(
         run_id=wishes.run_id or new_run_id(wall_s, name),
         scenario=wishes.scenario.resolved(),
@@ -264,7 +266,8 @@ def _manifest(options: Any, wishes: Wishes, found: Found, run_clock: RunClock) -
         target={"base_url": wishes.settings.base_url, "model": found.model, **found.target},
         stages=wishes.stages.as_json(),
         wall_start_unix_s=wall_s,
-        settings_sources=wishes.sources,
+        settings=settings,
+        settings_sources=sources,
         chars_per_token=mixed(wishes.scenario, ratios) if isinstance(ratios, dict) else ratios,
         chars_per_token_by_kind=ratios if isinstance(ratios, dict) else None,
         run_salt=secrets.token_hex(4) if options.run_salt is None else options.run_salt,

@@ -20,6 +20,27 @@ def target_settings(
     return load_settings(target_flags(options, host), env, settings_file(options, env))
 
 
+def in_force(
+    scenario: Scenario, settings: TargetSettings, sources: Mapping[str, str], model: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Each setting as text with its source, as a run goes by it; keys and headers masked."""
+    limits = deadlines_of(scenario, settings, sources)
+    of_scenario = {
+        "connect_timeout_s": limits.connect_s,
+        "first_token_timeout_s": limits.first_token_s,
+        "between_chunks_timeout_s": limits.between_chunks_s,
+        "total_timeout_s": limits.total_s,
+        "temperature": scenario.request.temperature,
+    }
+    shown, origin = settings.shown(), dict(sources)
+    for name, value in of_scenario.items():
+        if origin[name] == _DEFAULT and value is not None:
+            shown[name], origin[name] = str(value), "scenario"
+    if origin["model"] == _DEFAULT:
+        shown["model"], origin["model"] = model, "the only one served"
+    return shown, origin
+
+
 def deadlines_of(
     scenario: Scenario, settings: TargetSettings, sources: Mapping[str, str]
 ) -> Deadlines:

@@ -181,6 +181,7 @@ def test_a_body_that_is_not_encoded_is_not_sent() -> None:
         body.buffers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_special_tokens_are_those_of_the_package(name: str) -> None:
     theirs, chance = quicktok.get_encoding(name), random.Random(name)
