@@ -118,7 +118,7 @@ def _from_flags(
             found[name] = (value, f"flag --{name.replace('_', '-')}")
     if key_file is not None and "api_key" not in found:
         try:
-            text = Path(key_file).read_text(encoding="utf-8")
+            text = Path(key_file).read_text(encoding="utf-8-sig")
             found["api_key"] = (text, f"flag --api-key-file {key_file}")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "is not UTF-8 text"
@@ -136,9 +136,10 @@ def parse_api_key(raw: object) -> SecretStr:
     key = raw.strip()
     if not key:
         raise ValueError("is empty; leave it out if the target needs no key")
-    if not key.isascii() or any(c.isspace() or not c.isprintable() for c in key):
+    bad = not key.isascii() or any(c.isspace() or not c.isprintable() for c in key)
+    if bad or {key[0], key[-1]} & set("\"'"):
         raise ValueError(
-            "has white space, control or non-ASCII characters inside; write the key as one line "
+            "has white space, quotes, control or non-ASCII characters; write the key as one line "
             "without quotes (for Kubernetes: printf %s KEY | base64, not echo)"
         )
     return SecretStr(key)
@@ -171,7 +172,7 @@ def _number(raw: object) -> float:
         if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
             raise ValueError
         return float(raw)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f"{raw!r} is not a number") from None
 
 
@@ -185,7 +186,7 @@ def _temperature(raw: object) -> float:
 def _count(lowest: int, highest: int) -> Callable[[object], int]:
     def parse(raw: object) -> int:
         value = _number(raw)
-        if value != int(value) or not lowest <= value <= highest:
+        if not lowest <= value <= highest or value != int(value):
             raise ValueError(f"{raw!r} is not a whole number from {lowest} to {highest}")
         return int(value)
 

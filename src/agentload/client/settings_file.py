@@ -84,12 +84,29 @@ def _take(
         values[name] = item
 
 
+class _GivenTwiceError(Exception):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a key that stands twice the parser would silently keep the last."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _GivenTwiceError(repr(key[:80]))
+        found[key] = value
+    return found
+
+
 def _parse(file: Path) -> dict[str, Any]:
     if file.suffix not in (".json", ".toml"):
         raise SettingsFileError([f"{file}: a settings file ends in .json or .toml"])
     try:
         text = file.read_text(encoding="utf-8-sig")
-        content = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        is_json = file.suffix == ".json"
+        content = json.loads(text, object_pairs_hook=_once) if is_json else tomllib.loads(text)
+    except _GivenTwiceError as error:
+        raise SettingsFileError([f"{file}: key {error} stands twice"]) from None
     except OSError as error:
         raise SettingsFileError([f"{file}: {error.strerror}"]) from None
     except UnicodeDecodeError:

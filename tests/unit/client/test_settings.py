@@ -103,6 +103,19 @@ def test_values_out_of_range_name_their_file(tmp_path: Path) -> None:
         ("settings.json", '{"base_url": "http://a", "api": {"base_url": "http://b"}}'),
         ("settings.json", '{"debug": {"log_token_count": 3}}'),
         ("settings.json", "[" * 100_000),
+        ("settings.json", '{"model": "a", "api_key": "sk-demo-0001", "model": "b"}'),
+        ("settings.json", '{"api": {"timeout_seconds": 1, "timeout_seconds": 2}}'),
+        ("settings.json", '{"api": "sk-demo-0001"}'),
+        ("settings.json", '{"api": {"key": "sk-demo-0001"}}'),
+        ("settings.json", '{"max_retries": 1e999}'),
+        ("settings.json", '{"max_retries": 1' + "0" * 400 + "}"),
+        ("settings.json", '{"temperature": NaN}'),
+        ("settings.json", '{"extra_headers": {"X-A": "sk-demo-0001\\n"}, "trust_env": "maybe"}'),
+        ("settings.json", '{"extra_headers": {"X-A": ["sk-demo-0001"]}}'),
+        ("settings.json", '{"extra_headers": {"host": "sk-demo-0001"}}'),
+        ("settings.json", '{"api_key": 5}'),
+        ("settings.json", '{"base_url": ["http://a"]}'),
+        ("config.toml", "[api]\ntimeout = inf\n"),
     ],
 )
 def test_broken_files_are_one_error_without_the_key(
@@ -113,6 +126,32 @@ def test_broken_files_are_one_error_without_the_key(
     text = faults({}, {}, file)
     assert str(file) in text
     assert "sk-demo" not in text
+
+
+@pytest.mark.parametrize("name", ["settings.json", "config.toml"])
+def test_files_of_other_editors_are_read(tmp_path: Path, name: str) -> None:
+    """A byte order mark, and lines that end in CRLF."""
+    file, key = tmp_path / name, tmp_path / "key"
+    text = '{\r\n"model": "m"}\r\n' if name.endswith("json") else 'model = "m"\r\n'
+    file.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    key.write_bytes(b"\xef\xbb\xbfsk-demo-0001\r\n")
+    settings, _ = load_settings({"api_key_file": str(key)}, {}, file)
+    assert settings.model == "m"
+    assert settings.secrets() == ("sk-demo-0001",)
+
+
+@pytest.mark.parametrize(
+    "key", ["'sk-demo'", 'sk-demo"', "Bearer sk-demo", "sk-\u00a0demo", "sk-demo\u200b", "sk\ndemo"]
+)
+def test_keys_that_are_refused(key: str) -> None:
+    text = faults({}, {"OPENAI_API_KEY": key}, None)
+    assert "one line without quotes" in text
+    assert "demo" not in text
+
+
+def test_a_key_between_no_break_spaces_is_taken() -> None:
+    settings, _ = load_settings({}, {"OPENAI_API_KEY": "\u00a0sk-demo-0001\n"}, None)
+    assert settings.secrets() == ("sk-demo-0001",)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
