@@ -54,13 +54,13 @@ def _pause(seconds: float) -> None:
 
 
 def headless(fleet: Fleet) -> Played:
-    master = fleet.master("--headless", *_load(8, 4))
+    master = fleet.master("--headless", *_load(10, 4))
     fleet.all_workers()
     return _ran(fleet, master)
 
 
 def autostart(fleet: Fleet) -> Played:
-    master = fleet.master("--autostart", "--autoquit", "1", *_load(8, 4))
+    master = fleet.master("--autostart", "--autoquit", "1", *_load(10, 4))
     fleet.all_workers()
     return _ran(fleet, master)
 
@@ -88,7 +88,7 @@ def sigterm_to_the_master(fleet: Fleet) -> Played:
 
 
 def forked_workers(fleet: Fleet) -> Played:
-    return _ran(fleet, fleet.owner("--headless", "--processes", "2", *_load(8, 4)))
+    return _ran(fleet, fleet.owner("--headless", "--processes", "2", *_load(10, 4)))
 
 
 # -- workers that go ------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def all_workers_told_to_end(fleet: Fleet) -> Played:
 
 def one_worker_too_few(fleet: Fleet) -> Played:
     wait = ("--expect-workers-max-wait", "8")
-    master = fleet.master("--headless", *_load(8, 4), *wait, expect=3)
+    master = fleet.master("--headless", *_load(10, 4), *wait, expect=3)
     fleet.all_workers()
     return _ended(fleet, master)
 
@@ -151,7 +151,7 @@ def worker_joins_late(fleet: Fleet) -> Played:
 def workers_before_the_master(fleet: Fleet) -> Played:
     fleet.all_workers()
     _pause(14)
-    return _ran(fleet, fleet.master("--headless", *_load(8, 4)))
+    return _ran(fleet, fleet.master("--headless", *_load(10, 4)))
 
 
 # -- cuts and standstills -------------------------------------------------------------------
@@ -209,7 +209,7 @@ def master_stopped_70_s(fleet: Fleet) -> Played:
 
 def master_killed_and_restarted(fleet: Fleet) -> Played:
     """At the same address and with the same arguments, while the old workers still load."""
-    args = ("--headless", *_load(8, 4))
+    args = ("--headless", "-u", "4", "-r", "4", *STOP)
     killed = fleet.master(*args)
     orphans = fleet.all_workers()
     old = fleet.running(rows=8)
@@ -222,6 +222,9 @@ def master_killed_and_restarted(fleet: Fleet) -> Played:
     codes = [orphan.wait() for orphan in orphans]
     fleet.workers.clear()
     fleet.all_workers()
+    until(lambda: len(fleet.folders()) == 2, "the new run begins")
+    fleet.running(rows=8)
+    master.signal(signal.SIGTERM)
     played = _ended(fleet, master, orphan_codes=codes, before=before, old=old)
     played.facts["after"] = {path.name: path.read_bytes() for path in old.path.iterdir()}
     played.facts["orphans_said"] = [orphan.output for orphan in orphans]
@@ -232,7 +235,7 @@ def master_killed_and_restarted(fleet: Fleet) -> Played:
 
 
 def rebalancing_asked_for(fleet: Fleet) -> Played:
-    args = ("--headless", "--enable-rebalancing", *_load(8, 4))
+    args = ("--headless", "--enable-rebalancing", *_load(10, 4))
     return _ended(fleet, fleet.master(*args, expect=2))
 
 
@@ -247,7 +250,7 @@ def worker_throttled(fleet: Fleet) -> Played:
 
 
 def worker_with_another_clock(fleet: Fleet) -> Played:
-    master = fleet.master("--headless", *_load(8, 4))
+    master = fleet.master("--headless", *_load(10, 4))
     ahead = str(WORKER_CLOCK_AHEAD_S)
     fleet.worker(0, "unshare", "--time", "--monotonic", ahead, "--fork", "--kill-child")
     fleet.worker(1)

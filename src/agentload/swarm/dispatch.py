@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gevent
 import locust.runners
 from locust.dispatch import UsersDispatcher
 
@@ -26,11 +27,20 @@ class SettledUsers(UsersDispatcher):
         """Its users are gone, and not replaced."""
 
 
-def settle_users(environment: Any) -> None:
-    """Make a master deal out users once for each run."""
+def settle_users(environment: Any, runner: Any) -> None:
+    """Make a master deal out users when the stages say so, and never otherwise."""
     environment.dispatcher_class = SettledUsers
     # Locust forgets a worker that is missing for a minute, and then deals out all users anew.
     locust.runners.HEARTBEAT_DEAD_INTERNAL = -NEVER
+    locust_start = runner.start
+
+    def start(*args: Any, **more: Any) -> None:
+        """Locust also starts by itself when a worker comes, goes or comes back. In the moment in
+        which the run stops that would start all users again."""
+        if gevent.getcurrent() is runner.shape_greenlet:
+            locust_start(*args, **more)
+
+    runner.start = start
 
 
 def forget_missing(runner: Any) -> None:

@@ -81,7 +81,7 @@ def _make_owner(environment: Any, runner: Any, clock: Clock) -> OwnerSide:
         workers = OwnProcess(runner, LoadSide(environment, texts, clock))
     owner = OwnerSide(environment, workers, texts, flags, clock)
     if isinstance(runner, MasterRunner):
-        settle_users(environment)
+        settle_users(environment, runner)
         outlive_messages(runner)
         _quit_after_the_last_row(runner, owner)
     environment.shape_class = StageShape(owner.next_step, use_common_options=flags.given)

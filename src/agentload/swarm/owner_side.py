@@ -135,7 +135,7 @@ class OwnerSide:
     def on_test_stopping(self, **_: Any) -> None:
         """From here on workers leave because they are told to."""
         if self._watcher is not None:
-            self._watcher.kill()
+            self._watcher.kill(block=False)  # Locust must not go on meanwhile
             self._watcher = None
         if self._run is not None:
             self._run.watch.close(self._run.now_s())
@@ -148,6 +148,10 @@ class OwnerSide:
         if run is None:
             return
         self._run = None
+        # Of its own: Locust kills the greenlet that stops a run when it stops it once more.
+        gevent.spawn(self._finish_and_say_so, run).join()
+
+    def _finish_and_say_so(self, run: OwnedRun) -> None:
         try:
             self._finish(run)
         finally:

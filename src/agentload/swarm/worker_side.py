@@ -78,6 +78,10 @@ class WorkerSide:
         if told is None:
             logger.error("the master runs no agentload locustfile: nothing will be sent")
             return
+        loaded = self._load.run
+        if self._final and loaded is not None and loaded.spec.run_id == told["run_id"]:
+            logger.warning("agentload: an order to start users of a run that is over")
+            return
         self._keep_shard("a new run begins")
         options = self._environment.parsed_options
         vars(options).update({name: value for name, value in self._own.items() if value})
