@@ -12,6 +12,7 @@ from agentload.client.result import ServerTimes, StreamResult
 from agentload.client.sse import SseDecoder
 
 MS = 1_000_000
+MAX_NAME_CHARS = 128
 End = Literal["clean", "cut", "failed"]
 
 
@@ -91,12 +92,12 @@ class AnswerFold:
     def _take_choice(self, event: dict[str, Any], stamp_ns: int, read: int) -> None:
         result = self.result
         if result.server_request_id is None and isinstance(event.get("id"), str):
-            result.server_request_id = event["id"]
+            result.server_request_id = _name(event["id"])
         choice = chunk.first_choice(event)
         if choice is None:
             return
         if isinstance(choice.get("finish_reason"), str):
-            result.finish_reason = choice["finish_reason"]
+            result.finish_reason = _name(choice["finish_reason"])
         ids = chunk.tokens_in(choice)
         if ids is not None:
             self._counts_ids = True
@@ -250,6 +251,11 @@ def _seconds(milliseconds: object) -> float | None:
     if isinstance(milliseconds, bool) or not isinstance(milliseconds, (int, float)):
         return None
     return milliseconds / 1000 if milliseconds >= 0 else None
+
+
+def _name(text: str) -> str:
+    """A word of the server that is written to files: one line, not long, valid UTF-8."""
+    return _valid([" ".join(text[:MAX_NAME_CHARS].split())])
 
 
 def _valid(parts: list[str]) -> str:

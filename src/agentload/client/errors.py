@@ -10,6 +10,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 
 TEXT_LIMIT = 300
+SCRUB_LIMIT = 16_384  # of a text, before keys are searched in it
 NORMAL_FORM_LIMIT = 120
 
 # What an operator can do, by class; for the checks before a run.
@@ -157,7 +158,11 @@ def _number(text: str) -> float | None:
 
 
 def scrub(text: str, secrets: Iterable[str] = ()) -> str:
-    """One line of at most `TEXT_LIMIT` characters without keys; for the request's record."""
+    """One line of at most `TEXT_LIMIT` characters without keys; for the request's record.
+
+    Halves of surrogate pairs, which no file can hold, become question marks.
+    """
+    text = text[:SCRUB_LIMIT].encode("utf-8", "replace").decode()
     for secret in secrets:
         if secret:
             text = text.replace(secret, "(hidden)")

@@ -18,6 +18,7 @@ import openai
 import orjson
 
 from agentload.client import errors
+from agentload.client.answer import MAX_NAME_CHARS
 from agentload.client.body import PromptBody, dumps
 from agentload.client.connection import IdleConnections
 from agentload.client.deadlines import Deadlines
@@ -225,7 +226,8 @@ class Client:
     ) -> Exchange | ProxiedExchange:
         result.http_status = response.status_code
         names = self.settings.replica_headers
-        result.replica = next((response.headers[n] for n in names if n in response.headers), None)
+        said = next((response.headers[n] for n in names if n in response.headers), None)
+        result.replica = said and said[:MAX_NAME_CHARS]
         if call.exchange is None:
             return ProxiedExchange(response, call.deadlines, result.send_start_ns or 0, _CLOCK)
         call.exchange.wait_end()

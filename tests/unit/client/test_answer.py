@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agentload.client import errors
 from agentload.client.answer import AnswerFold
 from agentload.client.result import ServerTimes, StreamResult
 
@@ -166,6 +167,23 @@ def test_fragments_of_two_tool_calls_are_joined_by_index() -> None:
         {"name": "list", "arguments": "{}"},
     )
     assert result.first_output_ns == 10_000_000
+
+
+def test_what_is_written_to_files_is_short_and_valid() -> None:
+    result = StreamResult(send_start_ns=0)
+    account = AnswerFold(result)
+    data = (
+        b'{"id": "\\ud800' + b"x" * 500 + b'", "choices": [{"index": 0, "delta": {"content": "a"},'
+        b' "finish_reason": "st\\nop\\udfff"}]}'
+    )
+    account.take(b"", data, 1, 0)
+    account.take(b"", b'{"error": {"message": "\\ud800boom"}}', 2, 1)
+    account.finish("clean", 3)
+    assert result.finish_reason == "st op?"
+    assert len(result.server_request_id or "") == 128
+    text = errors.scrub(result.error_text or "")
+    assert text == "?boom"
+    f"{result.server_request_id}{text}".encode()
 
 
 def test_text_with_half_a_surrogate_can_be_written() -> None:
