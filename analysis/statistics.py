@@ -15,18 +15,21 @@ import pandas as pd
 
 from agentload.turn_metrics import comfortable_samples
 from analysis.bootstrap import (
+    CONFIDENCE,
     Estimate,
-    interval,
+    Ratio,
     percentile_estimate,
+    percentile_interval,
     ratio_estimate,
-    ratio_interval,
+    relative_interval,
     session_weights,
+    studentised_interval,
     t_factor,
 )
 from analysis.metrics import Arm, slo_met
 
-CONFIDENCE = 0.95
 MIN_SESSIONS = 10
+MIN_SESSIONS_FOR_P99 = 20  # one turn in a hundred: those of few sessions decide it
 
 KEY = ["seed", "repeat", "session_id", "turn_index"]
 
@@ -51,6 +54,11 @@ class Statistic:
     def min_turns(self) -> int:
         """Paired turns an interval needs: ten expected beyond a percentile, ten for the others."""
         return comfortable_samples(self.q) if self.kind == "percentile" else MIN_SESSIONS
+
+    @property
+    def min_sessions(self) -> int:
+        """Paired sessions an interval needs."""
+        return MIN_SESSIONS_FOR_P99 if self.kind == "percentile" and self.q > 0.95 else MIN_SESSIONS
 
 
 STATISTICS = (
@@ -195,10 +203,11 @@ def contrast(
     low, high, ratio = None, None, None
     if reason is None:
         t = t_factor(len(names), CONFIDENCE)
-        low, high = interval(list(estimates.values()), list(factors.values()), t)
+        low, high = _interval(statistic, estimates, factors, weights, t)
         if len(factors) == 2:
             other = next(arm for arm in factors if arm != base)
-            ratio = ratio_interval(estimates[other], estimates[base], t)
+            over, under = estimates[other], estimates[base]
+            ratio = relative_interval(over, under, weights, t, statistic.q)
     return Effect(
         statistic,
         turns_of,
@@ -220,7 +229,7 @@ def _class_mask(frame: pd.DataFrame, turn_classes: Sequence[str]) -> np.ndarray:
 
 def _estimate(
     turns: pd.DataFrame, statistic: Statistic, session: np.ndarray, weights: np.ndarray
-) -> Estimate:
+) -> Estimate | Ratio:
     values = turns[statistic.column].to_numpy(dtype=float)
     if statistic.kind == "percentile":
         return percentile_estimate(values, session, weights, statistic.q)
@@ -228,9 +237,24 @@ def _estimate(
     return ratio_estimate(values, whole, session, weights)
 
 
+def _interval(
+    statistic: Statistic,
+    estimates: Mapping[str, Estimate | Ratio],
+    factors: Mapping[str, float],
+    weights: np.ndarray,
+    t: float,
+) -> tuple[float, float]:
+    by_factor = list(factors.values())
+    percentiles = [e for e in estimates.values() if isinstance(e, Estimate)]
+    if percentiles:
+        return percentile_interval(percentiles, by_factor, t, statistic.q)
+    ratios = [e for e in estimates.values() if isinstance(e, Ratio)]
+    return studentised_interval(ratios, by_factor, weights)
+
+
 def _shortage(statistic: Statistic, turns: int, sessions: int) -> str | None:
-    if sessions < MIN_SESSIONS:
-        return f"{sessions} paired sessions, needs {MIN_SESSIONS}"
+    if sessions < statistic.min_sessions:
+        return f"{sessions} paired sessions, needs {statistic.min_sessions}"
     if turns < statistic.min_turns:
         return f"{turns} paired turns, needs {statistic.min_turns}"
     return None

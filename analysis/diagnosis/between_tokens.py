@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.finding import Finding
+from analysis.finding import Finding, rows_by
 from analysis.interference import Interference, prefill_intervals
 from analysis.metrics import ClassFigures
 from analysis.pressure import switch_setting, whole_setting
 from analysis.report import format as f
 from analysis.results import ArmResults
+from analysis.waterfall import prefill_s_per_token
 
 MIN_STALLED_SHARE = 0.01  # of the turns
 MIN_EXPLAINED = 0.5
 WHOLE_PREFILL = 0.7  # of an offender's prefill that one gap covers: then it ran in one step
 DEFAULT_TPOT_LIMIT_S = 0.05
+TRY_CHUNK = 2048  # vLLM's own example of a small --max-num-batched-tokens
 
 
 def prefills_stall_streams(arm: ArmResults) -> Finding | None:
@@ -26,35 +28,60 @@ def prefills_stall_streams(arm: ArmResults) -> Finding | None:
     worst = max(found, key=lambda i: i.stall_s)
     if (worst.explained_share or 0.0) < MIN_EXPLAINED:
         return None
-    chunked = switch_setting(arm.arm.settings, "enable_chunked_prefill")
-    whole = whole_prefill_gaps(arm)
-    if chunked is False:
-        name, title = "chunking-off", "Chunked prefill is off: a prefill stops every stream"
-        advice = (
-            "Switch --enable-chunked-prefill on: the longest gap becomes one chunk's time instead "
-            "of a whole prefill."
-        )
-    elif chunked and whole > MIN_EXPLAINED and _over_budget(arm):
-        name, title = "not-in-force", "Chunked prefill is set but does not act"
-        advice = (
-            "Check the server's log for enable_chunked_prefill and the version: prompts larger "
-            "than the token budget still ran in one step."
-        )
-    else:
-        name, title = "chunk-too-large", "Prefill chunks are too large for the streams beside them"
-        advice = (
-            "Lower --max-num-batched-tokens (or set --long-prefill-token-threshold): the longest "
-            "gap falls about in proportion, prefills get somewhat slower."
-        )
+    name, title, advice = _chunking(arm)
+    turns = arm.arm.turns()
     return Finding(
         name,
         title,
         "problem",
-        "high" if chunked is not None else "medium",
+        "high" if _chunked(arm) is not None else "medium",
         _stall_evidence(worst, row),
         advice,
+        _stall_effect(arm, worst, row),
         arm.arm.name,
-        _stalled_rows(arm),
+        rows_by(turns, turns["stall_s"]),
+    )
+
+
+def _chunked(arm: ArmResults) -> bool | None:
+    return switch_setting(arm.arm.settings, "enable_chunked_prefill")
+
+
+def _chunking(arm: ArmResults) -> tuple[str, str, str]:
+    """(name, title, advice) by what the settings say and what the stalls look like."""
+    if _chunked(arm) is False:
+        return (
+            "chunking-off",
+            "Chunked prefill is off: a prefill stops every stream",
+            "Switch --enable-chunked-prefill on.",
+        )
+    if _chunked(arm) and whole_prefill_gaps(arm) > MIN_EXPLAINED and _over_budget(arm):
+        return (
+            "not-in-force",
+            "Chunked prefill is set but does not act",
+            "Check the server's log for enable_chunked_prefill and the version: prompts larger "
+            "than the token budget still ran in one step.",
+        )
+    return (
+        "chunk-too-large",
+        "Prefill chunks are too large for the streams beside them",
+        "Lower --max-num-batched-tokens (or set --long-prefill-token-threshold); prefills get "
+        "somewhat slower.",
+    )
+
+
+def _stall_effect(arm: ArmResults, worst: Interference, row: ClassFigures) -> str:
+    """The longest gap of a smaller chunk, at the run's own seconds per prefilled token."""
+    turns = arm.arm.turns()
+    cost = prefill_s_per_token(turns[turns["counted"].to_numpy()])
+    gone = f"up to {f.share(worst.explained_share)} of the {f.seconds(worst.stall_s)} stalled go"
+    if cost is None:
+        return f"The longest gap shrinks in proportion to the chunk; {gone}."
+    budget = whole_setting(arm.arm.settings, "max_num_batched_tokens")
+    chunk = TRY_CHUNK if budget is None or budget > TRY_CHUNK else budget // 2
+    return (
+        f"With {chunk:,} tokens a step the longest gap falls from {f.seconds(row.itl_s.max)} "
+        f"to about {f.seconds(chunk * cost + (row.itl_s.p50 or 0.0))}; {gone}."
     )
 
 
@@ -91,11 +118,6 @@ def _over_budget(arm: ArmResults) -> bool:
     return budget is not None and largest is not None and largest > 2 * budget
 
 
-def _stalled_rows(arm: ArmResults) -> tuple[int, ...]:
-    worst = arm.arm.turns().nlargest(3, "stall_s")
-    return tuple(worst["file_row"].astype(int))
-
-
 def decode_bound(arm: ArmResults) -> Finding | None:
     """Every token is slow, not only some: the batch is too large or the model too slow."""
     row = arm.later
@@ -107,18 +129,22 @@ def decode_bound(arm: ArmResults) -> Finding | None:
     limit = min((x for x in limits if x), default=DEFAULT_TPOT_LIMIT_S / speed)
     if row.itl_s.p50 <= limit or row.tpot_s.p50 <= limit:
         return None
-    running = max((p.running_mean or 0.0) for p in arm.pressure)
+    running = [p.running_mean for p in arm.pressure if p.running_mean is not None]
+    beside = f" {f.number(max(running))} requests run on average." if running else ""
+    turns = arm.arm.turns()
     return Finding(
         "decode-bound",
         "Decoding itself is slower than the limit",
         "problem",
         "medium",
         f"Half of all gaps are longer than {f.seconds(row.itl_s.p50)}; the limit on TPOT is "
-        f"{f.seconds(limit)}. {f.number(running)} requests run on average.",
+        f"{f.seconds(limit)}.{beside}",
         "Fewer sequences at once (--max-num-seqs), a faster GPU or quantised weights, tensor "
         "parallel, or more replicas. Scheduling of prefills is not the cause when the median gap "
         "is this long.",
+        f"The limit needs a step that is {f.share(1.0 - limit / row.itl_s.p50)} shorter.",
         arm.arm.name,
+        rows_by(turns, turns["tpot_s"].where(turns["counted"])),
     )
 
 

@@ -1,14 +1,15 @@
-"""Findings about the prefix cache and the KV memory behind it."""
+"""Findings about the prefix cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from analysis.finding import Finding
-from analysis.pressure import MAX_PREEMPTIONS_PER_100, switch_setting, whole_setting
+from analysis.finding import Confidence, Finding, rows_by
+from analysis.pressure import switch_setting, whole_setting
 from analysis.report import format as f
 from analysis.results import ArmResults
 from analysis.waterfall import prefill_s_per_token
@@ -17,7 +18,9 @@ MIN_ELIGIBLE_TURNS = 20
 POOR_HIT = 0.9
 LOST_TURN = 0.5  # a turn that kept less than this of what it could is one whose cache was lost
 MAX_LOST_TURNS = 0.03
-NEAR_FULL = 0.9
+NEARLY_ALL = 0.95
+FRONT_KEPT = 0.5  # of what sessions share: a cache that evicts keeps that, as all of them use it
+PLANNED_LOSS = 0.5  # of the history that a scenario breaks by plan
 OFF_PLAN = 0.02  # points of the hit ratio; blocks and the template cost less than one
 
 
@@ -29,90 +32,142 @@ def reusable_tokens(prompt_tokens: int, first_difference_at: int, block_size: in
     return min(first_difference_at, prompt_tokens - 1) // block_size * block_size
 
 
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Counted turns that extend their session's turn before, and what became of its tokens.
+
+    `reusable` is what the cache could have kept: no more than the scenario planned to share.
+    `kept` is the cached share of that, 1 where there was nothing to keep.
+    """
+
+    turns: pd.DataFrame
+    reusable: np.ndarray
+    kept: np.ndarray
+
+    @classmethod
+    def of(cls, arm: ArmResults) -> Reuse:
+        turns = arm.arm.turns()
+        known = turns[["eligible_tokens", "cached_tokens", "prompt_tokens"]].notna().all(axis=1)
+        turns = turns[turns["counted"].to_numpy() & known.to_numpy()]
+        reusable = np.fmin(
+            turns["eligible_tokens"].to_numpy(), turns["planned_prefix_tokens"].to_numpy()
+        )
+        kept = np.ones(len(turns))
+        some = reusable > 0
+        kept[some] = (turns["cached_tokens"].to_numpy()[some] / reusable[some]).clip(max=1.0)
+        return cls(turns, reusable, kept)
+
+    @property
+    def overall(self) -> float:
+        total = float(self.reusable.sum())
+        return float((self.kept * self.reusable).sum()) / total if total else 1.0
+
+    @property
+    def lost_share(self) -> float:
+        """Of the turns: those that lost more than half."""
+        return float((self.kept < LOST_TURN).mean())
+
+    @property
+    def lost_tokens(self) -> float:
+        return float(((1.0 - self.kept) * self.reusable).sum())
+
+
 def cache_not_effective(arm: ArmResults) -> Finding | None:
     """Turns that extend an earlier one recompute it: one finding, with the likeliest reason."""
-    turns = _eligible(arm)
-    if len(turns) < MIN_ELIGIBLE_TURNS:
+    reuse = Reuse.of(arm)
+    if len(reuse.turns) < MIN_ELIGIBLE_TURNS:
         return None
-    kept = (turns["cached_tokens"] / turns["eligible_tokens"]).clip(upper=1.0).to_numpy()
-    overall = float(turns["cached_tokens"].sum() / turns["eligible_tokens"].sum())
-    if overall >= POOR_HIT and float((kept < LOST_TURN).mean()) <= MAX_LOST_TURNS:
+    if reuse.overall >= POOR_HIT and reuse.lost_share <= MAX_LOST_TURNS:
         return None
-    reason = next(r for r in _REASONS if r[1](arm, turns, kept))
-    lost = float((turns["eligible_tokens"] - turns["cached_tokens"]).clip(lower=0).sum())
-    cost = prefill_s_per_token(turns)
-    price = "" if cost is None else f", about {f.seconds(lost * cost / len(turns))} a turn"
-    worst = turns.assign(kept=kept).nsmallest(3, "kept")
+    reason = next(r for r in _REASONS if r.holds(arm, reuse))
+    cost = prefill_s_per_token(reuse.turns)
+    a_turn = reuse.lost_tokens / len(reuse.turns)
+    gain = (
+        f"{f.number(a_turn)} tokens fewer to prefill a turn"
+        if cost is None
+        else f"TTFT of these turns falls by about {f.seconds(a_turn * cost)} on average"
+    )
     return Finding(
-        reason[0],
-        reason[2],
+        reason.name,
+        reason.title,
         "problem",
-        "high" if reason[0] != "cache-eviction" else "medium",
-        f"{f.share(overall)} of the tokens that {len(turns):,} turns could have reused were "
-        f"cached; {f.share(float((kept < LOST_TURN).mean()))} of the turns lost more than half. "
-        f"{f.number(lost)} tokens were computed again{price}.",
-        reason[3],
+        reason.confidence,
+        f"{f.share(reuse.overall)} of the tokens that {len(reuse.turns):,} turns could have reused "
+        f"were cached; {f.share(reuse.lost_share)} of the turns lost more than half. "
+        f"{f.number(reuse.lost_tokens)} tokens were computed again.",
+        reason.advice,
+        f"{gain}, and as much time becomes free for other turns.",
         arm.arm.name,
-        tuple(worst["file_row"].astype(int)),
+        rows_by(reuse.turns, (1.0 - reuse.kept) * reuse.reusable),
     )
 
 
-def _eligible(arm: ArmResults) -> pd.DataFrame:
-    turns = arm.arm.turns()
-    known = turns[["eligible_tokens", "cached_tokens", "prompt_tokens"]].notna().all(axis=1)
-    return turns[turns["counted"].to_numpy() & known.to_numpy()]
-
-
-def _is_off(arm: ArmResults, _: pd.DataFrame, kept: np.ndarray) -> bool:
+def _is_off(arm: ArmResults, reuse: Reuse) -> bool:
     switch = switch_setting(arm.arm.settings, "enable_prefix_caching")
-    return switch is False or (switch is None and not kept.any())
+    return switch is False or (switch is None and not reuse.kept.any())
 
 
-def _is_short(arm: ArmResults, turns: pd.DataFrame, _: np.ndarray) -> bool:
+def _is_short(arm: ArmResults, reuse: Reuse) -> bool:
     block = whole_setting(arm.arm.settings, "block_size")
-    return block is not None and float(turns["eligible_tokens"].median()) < 2 * block
+    return block is not None and float(reuse.turns["eligible_tokens"].median()) < 2 * block
 
 
-def _is_dynamic(_: ArmResults, turns: pd.DataFrame, kept: np.ndarray) -> bool:
-    """Nearly every turn loses its history, and the ones that waited least no less than others.
+def _is_dynamic(arm: ArmResults, reuse: Reuse) -> bool:
+    """Nearly every turn loses its history, whatever its wait, and even what all sessions share.
 
-    A cache that evicts keeps the history of those who come back soon.
+    A cache that evicts keeps the history of those who come back soon, and the shared front longest.
     """
-    idle = turns["idle_s"].to_numpy()
-    soon = kept[idle <= np.nanmedian(idle)]
-    return float(np.median(kept)) < LOST_TURN and float(np.median(soon)) < LOST_TURN
+    if reuse.lost_share < NEARLY_ALL:
+        return False
+    turns = arm.arm.turns()
+    shared = turns.loc[(turns["turn_class"] == "cold").to_numpy(), "planned_prefix_tokens"].median()
+    if not shared > 0:
+        return True
+    return float(reuse.turns["cached_tokens"].median()) < FRONT_KEPT * float(shared)
 
 
 def _always(*_: object) -> bool:
     return True
 
 
-_Test = Callable[[ArmResults, pd.DataFrame, np.ndarray], bool]
-_REASONS: tuple[tuple[str, _Test, str, str], ...] = (
-    (
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    name: str
+    holds: Callable[[ArmResults, Reuse], bool]
+    confidence: Confidence
+    title: str
+    advice: str
+
+
+_REASONS = (
+    _Reason(
         "cache-off",
         _is_off,
+        "high",
         "Prefix caching is off",
         "Start the server with --enable-prefix-caching: later turns then compute only what they "
-        "append, and their TTFT falls by nearly all of their prefill.",
+        "append.",
     ),
-    (
+    _Reason(
         "cache-block-too-large",
         _is_short,
+        "high",
         "Prompts are too short for the cache's blocks",
         "Only whole blocks are reused: a smaller --block-size lets short prompts hit.",
     ),
-    (
+    _Reason(
         "cache-dynamic-prefix",
         _is_dynamic,
+        "high",
         "Something near the front of the prompt changes every turn",
-        "Move dates, ids and anything else that changes behind the history, or take it out: "
-        "blocks are found by the hash of everything before them. TTFT falls by nearly all of the "
-        "prefill.",
+        "The scenario did not plan this. Look for a date, an id or a header that a gateway or a "
+        "template puts in front, and move it behind the history: blocks are found by the hash of "
+        "everything before them.",
     ),
-    (
+    _Reason(
         "cache-eviction",
         _always,
+        "medium",
         "The prefix cache evicts sessions before they come back",
         "Give the KV cache more room (--gpu-memory-utilization, FP8 KV cache, CPU offload), run "
         "fewer sessions on a replica, or route sessions to the replica that holds them.",
@@ -120,12 +175,40 @@ _REASONS: tuple[tuple[str, _Test, str, str], ...] = (
 )
 
 
+def planned_break(arm: ArmResults) -> Finding | None:
+    """The scenario itself changes prompts near their front: what is computed again was planned."""
+    reuse = Reuse.of(arm)
+    if len(reuse.turns) < MIN_ELIGIBLE_TURNS or cache_not_effective(arm) is not None:
+        return None
+    held = float(reuse.turns["eligible_tokens"].sum())
+    planned = float(reuse.reusable.sum())
+    if planned >= (1.0 - PLANNED_LOSS) * held:
+        return None
+    cost = prefill_s_per_token(reuse.turns)
+    a_turn = (held - planned) / len(reuse.turns)
+    price = "" if cost is None else f", about {f.seconds(a_turn * cost)} of prefill"
+    return Finding(
+        "cache-dynamic-prefix",
+        "The scenario changes its prompts near the front, as planned",
+        "expected",
+        "high",
+        f"Of the tokens that {len(reuse.turns):,} turns had in common with the turn before, the "
+        f"plan lets the cache reuse {f.share(planned / held)}; it reused "
+        f"{f.share(float(reuse.turns['cached_tokens'].sum()) / held)}.",
+        "Nothing to mend on the server. Compare with an arm whose prefix stays as it is "
+        "(prefix.dynamic: none) to see what the change costs.",
+        f"A stable prefix would save {f.number(a_turn)} tokens a turn{price}.",
+        arm.arm.name,
+        rows_by(reuse.turns, reuse.turns["eligible_tokens"] - reuse.reusable),
+    )
+
+
 def off_plan(arm: ArmResults) -> Finding | None:
     """The reported hit ratio of later turns is not the planned one, and no other finding says so.
 
     The plan is what a cache without end could reuse (`planned_prefix_tokens`).
     """
-    turns = _eligible(arm)
+    turns = Reuse.of(arm).turns
     turns = turns[turns["planned_prefix_tokens"].notna().to_numpy()]
     if len(turns) < MIN_ELIGIBLE_TURNS:
         return None
@@ -135,24 +218,32 @@ def off_plan(arm: ArmResults) -> Finding | None:
     short = turns["planned_prefix_tokens"] - turns["cached_tokens"]
     if abs(planned - reported) <= OFF_PLAN or (reported < planned and cache_not_effective(arm)):
         return None
-    worst = turns.assign(short=short.abs()).nlargest(3, "short")
     evidence = (
         f"{f.share(reported)} of the prompt tokens of {len(turns):,} later turns was cached; "
         f"{f.share(planned)} was planned."
     )
-    rows = tuple(worst["file_row"].astype(int))
     if reported > planned:
-        return Finding(
-            "hits-above-plan",
-            "More was cached than the plan shares",
-            "problem",
-            "medium",
-            evidence,
-            "Somebody else sends the same prompts, or an earlier run left them in the cache: "
-            "restart the server or give the run another --run-salt.",
-            arm.arm.name,
-            rows,
-        )
+        return _above_plan(arm, turns, evidence, short)
+    return _below_plan(arm, turns, evidence, short)
+
+
+def _above_plan(arm: ArmResults, turns: pd.DataFrame, evidence: str, short: pd.Series) -> Finding:
+    return Finding(
+        "hits-above-plan",
+        "More was cached than the plan shares",
+        "problem",
+        "medium",
+        evidence,
+        "Somebody else sends the same prompts, or an earlier run left them in the cache: "
+        "restart the server or give the run another --run-salt.",
+        f"TTFT rises to what the plan measures: {f.number(-float(short.sum()) / len(turns))} more "
+        "tokens to prefill a turn.",
+        arm.arm.name,
+        rows_by(turns, -short),
+    )
+
+
+def _below_plan(arm: ArmResults, turns: pd.DataFrame, evidence: str, short: pd.Series) -> Finding:
     lost = turns["cached_tokens"] < LOST_TURN * turns["planned_prefix_tokens"]
     by_eviction = float(short[lost].sum()) > 0.5 * float(short.clip(lower=0).sum())
     return Finding(
@@ -166,59 +257,11 @@ def off_plan(arm: ArmResults) -> Finding | None:
         if by_eviction
         else "Every turn loses a little: the server's chat template or a gateway changes the end "
         "of the history, or answers re-encode to other tokens than were generated.",
+        f"{f.number(float(short.clip(lower=0).sum()) / len(turns))} tokens fewer to prefill a turn "
+        "on average.",
         arm.arm.name,
-        rows,
+        rows_by(turns, short),
     )
 
 
-def kv_pressure(arm: ArmResults) -> Finding | None:
-    """Preemptions, or a KV cache so full that they are near."""
-    worst = max(arm.pressure, key=lambda p: p.preemptions_per_100 or 0.0)
-    if worst.over_memory_limit:
-        return Finding(
-            "preemption-storm",
-            "The KV cache is too small for what runs at once",
-            "problem",
-            "high",
-            f"{f.number(worst.preemptions_per_100)} preemptions for 100 finished requests "
-            f"(bound {MAX_PREEMPTIONS_PER_100:g}); KV use up to {f.share(worst.kv_usage_max)}. "
-            "Preempted requests compute their prompt again.",
-            "Lower --max-num-seqs or the number of sessions per replica"
-            + (f" to below {worst.sessions_that_fit}" if worst.sessions_that_fit else "")
-            + ", or add KV memory: gaps of seconds inside answers should go.",
-            arm.arm.name,
-        )
-    usage = max((p.kv_usage_max or 0.0) for p in arm.pressure)
-    if usage < NEAR_FULL:
-        return None
-    fit = next((p.sessions_that_fit for p in arm.pressure if p.sessions_that_fit), None)
-    return Finding(
-        "kv-cliff-near",
-        "The KV cache is nearly full",
-        "hint",
-        "medium",
-        f"KV use reached {f.share(usage)} without preemptions"
-        + (f"; {fit} sessions of this size fit." if fit else "."),
-        "Do not add sessions to this replica: the next ones cause evictions and preemptions. "
-        "Cached blocks that are free do not count in this figure.",
-        arm.arm.name,
-    )
-
-
-def hits_not_reported(arm: ArmResults) -> Finding | None:
-    """Neither usage nor counters say what was cached."""
-    everything = arm.classes[-1]
-    if everything.cache_hit.value is not None or not everything.successes:
-        return None
-    return Finding(
-        "cache-unknown",
-        "Cache hits are not reported",
-        "hint",
-        "high",
-        "Neither the answers' usage nor /metrics say how many prompt tokens were cached.",
-        "Start vLLM with --enable-prompt-tokens-details, and give the URL of /metrics.",
-        arm.arm.name,
-    )
-
-
-RULES = (cache_not_effective, off_plan, kv_pressure, hits_not_reported)
+RULES = (cache_not_effective, planned_break, off_plan)

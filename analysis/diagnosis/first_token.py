@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from analysis.finding import Finding
+import pandas as pd
+
+from analysis.finding import Finding, rows_by
 from analysis.metrics import LATER
+from analysis.pressure import Pressure
 from analysis.report import format as f
 from analysis.results import ArmResults
 from analysis.waterfall import Waterfall
@@ -25,6 +28,13 @@ def _speed(arm: ArmResults) -> float:
     return max(arm.arm.runs[0].run.manifest.sim_speed or 1.0, 1.0)
 
 
+def _counted(arm: ArmResults, *, cold: bool) -> pd.DataFrame:
+    turns = arm.arm.turns()
+    mine = (turns["turn_class"] == "cold").to_numpy() == cold
+    found: pd.DataFrame = turns[mine & turns["counted"].to_numpy()]
+    return found
+
+
 def front_end_bound(arm: ArmResults) -> Finding | None:
     """Neither queue nor prefill takes the time: tokenization when it grows with the prompt."""
     fall = _later_fall(arm)
@@ -39,35 +49,47 @@ def front_end_bound(arm: ArmResults) -> Finding | None:
     server_says = in_server is not None and in_server > SLOPE_SHARE * fall.frontend_s
     share = f.share((fall.frontend_s + fall.send_s) / fall.ttft_s)
     evidence = f"{f.seconds(fall.frontend_s)} of {f.seconds(fall.ttft_s)} mean TTFT ({share})"
+    turns = _counted(arm, cold=False)
+    rows = rows_by(turns, turns["frontend_s"].fillna(turns["ttft_s"]))
     if (grows and growing > SLOPE_SHARE * fall.frontend_s) or server_says:
-        return _tokenization(arm, evidence, growing, prompt, server_says)
+        in_front = min(growing, fall.frontend_s) if growing > 0 else in_server or 0.0
+        return _tokenization(arm, evidence, in_front, prompt, rows, server_says and growing > 0)
     return Finding(
         "network-bound",
         "The way to the server takes the time",
         "problem",
         "medium",
         f"{evidence} is neither queue nor prefill, and it does not grow with the prompt.",
-        "Run the client beside the server, without the proxy: TTFT should fall by about "
-        f"{f.seconds(fall.frontend_s)}.",
+        "Run the client beside the server, without the proxy.",
+        f"TTFT falls by up to {f.seconds(fall.frontend_s)}.",
         arm.arm.name,
+        rows,
     )
 
 
 def _tokenization(
-    arm: ArmResults, evidence: str, growing: float, prompt: float | None, server_says: bool
+    arm: ArmResults,
+    evidence: str,
+    in_front_s: float,
+    prompt: float | None,
+    rows: tuple[int, ...],
+    sure: bool,
 ) -> Finding:
-    size = f" of the mean prompt ({f.number(prompt)} tokens)" if prompt else ""
+    size = f" for the mean prompt of {f.number(prompt)} tokens" if prompt else ""
     return Finding(
         "tokenization-bound",
         "Tokenization and the front end take the time",
         "problem",
-        "high" if server_says and growing > 0 else "medium",
-        f"{evidence} is neither queue nor prefill; {f.seconds(growing)}{size} grows with its "
-        "length.",
+        "high" if sure else "medium",
+        f"{evidence} is neither queue nor prefill; {f.seconds(in_front_s)} of it{size} is spent "
+        "in the server's front end and grows with the prompt.",
         "Send the same sessions as token ids to /v1/completions to see the gain; raise "
         "--api-server-count so that prompts are tokenized side by side, or tokenize only what a "
         "turn appends.",
+        f"As token ids TTFT falls by about {f.seconds(in_front_s)}; --api-server-count removes the "
+        "waiting behind other prompts only.",
         arm.arm.name,
+        rows,
     )
 
 
@@ -79,24 +101,35 @@ def queue_bound(arm: ArmResults) -> Finding | None:
     worst = max(arm.pressure, key=lambda p: p.waiting_mean or 0.0)
     if fall.queue_s < MIN_SHARE * fall.ttft_s or worst.limit == "none":
         return None
-    advice = {
+    turns = _counted(arm, cold=False)
+    state = (
+        f"{f.number(worst.waiting_mean)} requests wait on average, "
+        f"{f.number(worst.running_mean)} run."
+        if worst.waiting_mean is not None
+        else "How many wait is not known without /metrics."
+    )
+    return Finding(
+        "queue-bound",
+        "Turns wait in the server's queue",
+        "problem",
+        "high" if worst.limit in ("admission", "memory") else "medium",
+        f"{f.seconds(fall.queue_s)} of {f.seconds(fall.ttft_s)} mean TTFT is queue; {state}",
+        _queue_advice(worst),
+        f"TTFT falls by up to {f.seconds(fall.queue_s)}, "
+        f"{f.share(fall.queue_s / fall.ttft_s)} of it.",
+        arm.arm.name,
+        rows_by(turns, turns["server_queue_s"].fillna(turns["ttft_s"])),
+    )
+
+
+def _queue_advice(worst: Pressure) -> str:
+    return {
         "admission": f"Raise --max-num-seqs (now {worst.max_num_seqs}): all slots are taken while "
         f"KV use is at most {f.share(worst.kv_usage_max)}. More replicas are not needed for this.",
         "memory": "Memory is the limit: fewer sessions per replica, more KV memory, or replicas.",
         "compute": "The step budget is used up by prompts: cache more of them, raise "
         "--max-num-batched-tokens, or add replicas.",
     }.get(worst.limit or "", "Raise --max-num-seqs, or add replicas.")
-    return Finding(
-        "queue-bound",
-        "Turns wait in the server's queue",
-        "problem",
-        "high" if worst.limit in ("admission", "memory") else "medium",
-        f"{f.seconds(fall.queue_s)} of {f.seconds(fall.ttft_s)} mean TTFT is queue; "
-        f"{f.number(worst.waiting_mean)} requests wait on average, "
-        f"{f.number(worst.running_mean)} run.",
-        advice + f" TTFT should fall by up to {f.seconds(fall.queue_s)}.",
-        arm.arm.name,
-    )
 
 
 def prefill_bound(arm: ArmResults) -> Finding | None:
@@ -110,6 +143,7 @@ def prefill_bound(arm: ArmResults) -> Finding | None:
         return None
     if cold.prefill_s < 0.5 * cold.ttft_s:
         return None
+    turns = _counted(arm, cold=True)
     return Finding(
         "prefill-bound",
         "Cold prefixes take too long",
@@ -119,7 +153,10 @@ def prefill_bound(arm: ArmResults) -> Finding | None:
         f"{f.seconds(cold.prefill_s)} of {f.seconds(cold.ttft_s)} on average is their prefill.",
         "Share more of the prompt between sessions, keep sessions cached for longer, or compute "
         "faster (tensor parallel, more GPUs). Settings of the scheduler do not help here.",
+        f"The limit needs {f.share(1.0 - limit / row.ttft_s.p50)} less to compute, or a server "
+        f"{f.number(row.ttft_s.p50 / limit)} times as fast.",
         arm.arm.name,
+        rows_by(turns, turns["ttft_s"]),
     )
 
 

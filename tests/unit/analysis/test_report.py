@@ -10,6 +10,7 @@ from typing import Any
 
 import planted
 import pytest
+from simulated import World
 
 from analysis.report.command import NO_DATA, main
 from analysis.results import analyse
@@ -40,9 +41,9 @@ class Page(HTMLParser):
 def two_arms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the report of two arms."""
     base = tmp_path_factory.mktemp("arms")
-    given: dict[str, Any] = {"sessions": 12, "turns_each": 10, "prefill_s_per_token": 1 / 40_000}
-    planted.Server(chunked=True, **given).run().write(base / "1", "chunked")
-    planted.Server(chunked=False, **given).run().write(base / "2", "whole")
+    given: dict[str, Any] = {"sessions": 12, "turns_each": 10, "budget": 2048}
+    World(chunked=True, **given).run().write(base / "1", "chunked")
+    World(chunked=False, **given).run().write(base / "2", "whole")
     assert main([str(base), "--out", str(base)]) == 0
     return base
 
