@@ -17,6 +17,7 @@ from agentload.capacity.calibrate_print import (
 from agentload.capacity.calibrate_server import Facts, profile_of, rate_limit, read_metrics
 from agentload.capacity.calibrate_target import LiveTarget
 from agentload.capacity.estimate import Estimate, cost_file, estimate
+from agentload.capacity.estimate_engine import engine_of
 from agentload.capacity.fit import Prior, fit_form
 from agentload.capacity.fit_form import FORMS
 from agentload.capacity.probes import ProbeError
@@ -25,11 +26,10 @@ from agentload.client.errors import RequestFailure
 from agentload.client.preflight import PreflightError, Target, check_target
 from agentload.client.settings import TargetSettings
 from agentload.client.transport import Client
-from agentload.sim.core import EngineConfig, Frontend
+from agentload.sim.core import Frontend
 from agentload.sim.profiles import NEWEST, CostFile, InForce, version_profile
 
 REQUESTS = 250  # about what a calibration sends
-UNKNOWN_BLOCKS = 1 << 20  # a KV cache that the probes cannot fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Session:
             return file
         self._tell(probe.name)
         heard = live.play(probe)
-        config = engine_config(file.in_force, profile or NEWEST)
+        config = engine_of(file.in_force, profile or NEWEST)
         base, per_token = file.frontend.base_s.value, file.frontend.per_token_s.value
         by_model = held.predicted(
             held.shifted(heard, probe), heard, config, cost, Frontend(base, per_token)
@@ -238,20 +238,4 @@ def in_force(found: Gathered, target: Target, facts: Facts, async_scheduling: bo
         block_size=facts.block_size,
         max_model_len=target.max_model_len,
         async_scheduling=async_scheduling,
-    )
-
-
-def engine_config(settings: InForce, profile: str) -> EngineConfig:
-    """The scheduler model with these settings; what is not known does not bind."""
-    length = settings.max_model_len or 1 << 20
-    budget = settings.max_num_batched_tokens or length
-    return EngineConfig(
-        max_num_seqs=settings.max_num_seqs or min(256, budget),
-        max_num_batched_tokens=budget,
-        num_blocks=settings.kv_blocks or UNKNOWN_BLOCKS,
-        block_size=settings.block_size or 16,
-        max_model_len=length,
-        long_prefill_token_threshold=min(settings.long_prefill_token_threshold or 0, length),
-        enable_prefix_caching=settings.prefix_caching is not False,
-        **version_profile(profile).engine,
     )

@@ -46,7 +46,7 @@ def estimate(
     step = believe(at, prior, best, draws=draws)
     return Estimate(
         step=step,
-        frontend=None if frontend is None else _frontend(frontend, draws),
+        frontend=None if frontend is None else frontend_belief(frontend, draws),
         chi2={name: fit.chi2 for name, fit in fits.items()},
         condition=condition_number(at, best),
         prior=prior,
@@ -71,7 +71,7 @@ def delays(
     )
 
 
-def _frontend(at: Observations, draws: int) -> Belief:
+def frontend_belief(at: Observations, draws: int) -> Belief:
     """base_s in the place of c0, per_token_s in that of c1."""
     values = {"c0": FRONTEND_BASE_S, "c1": FRONTEND_PER_TOKEN_S}
     prior = prior_around(values, FRONTEND_FACTOR, "any API server")

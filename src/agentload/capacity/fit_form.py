@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,6 +49,17 @@ class Observations:
             self.steps, self.prefill, self.decodes, self.context, self.attention,
             seconds, sd_s, self.group,
         )  # fmt: skip
+
+
+def joined(parts: Sequence[Observations]) -> Observations:
+    """All of them; groups of different parts stay apart."""
+    columns: list[list[Array]] = [[] for _ in Observations.__slots__]
+    shift = 0
+    for part in parts:
+        for column, name in zip(columns, Observations.__slots__, strict=True):
+            column.append(part.group + shift if name == "group" else getattr(part, name))
+        shift += int(part.group.max()) + 1 if len(part) else 0
+    return Observations(*(np.concatenate(column) for column in columns))
 
 
 def parameters_of(form: Form) -> int:

@@ -12,7 +12,7 @@ from agentload.sim.profiles.coefficients import Provenance
 
 NO_NARROWER = 0.8  # of the prior's width and above: the measurement has taught nothing
 DEFAULT_DRAWS = 120
-NORMAL_MEDIAN = 0.6745  # of the absolute value, in standard deviations
+TYPICAL_SHARE, NORMAL_QUANTILE = 0.8, 1.2816  # of absolute values: quantile of a normal one
 DISCREPANCY_LEAST = 0.01  # no form is truer than this of a real server
 
 
@@ -53,9 +53,11 @@ class Belief:
     def discrepancy(self) -> float:
         """Relative model error that predictions of step times add to the draws.
 
-        That of a typical probe: the few that a form fits worst are in the draws.
+        That of most probes: the few that a form fits worst are in the draws.
         """
-        typical = float(np.median(self.misfit)) / NORMAL_MEDIAN if len(self.misfit) else 0.0
+        if not len(self.misfit):
+            return DISCREPANCY_LEAST
+        typical = float(np.quantile(self.misfit, TYPICAL_SHARE)) / NORMAL_QUANTILE
         return max(DISCREPANCY_LEAST, typical)
 
 

@@ -55,7 +55,7 @@ def _config(
 ) -> tuple[EngineConfig, list[str]]:
     """The run's own settings over those the coefficients were measured with."""
     manifest = measured.run.manifest
-    found, notes = _as_found({**manifest.target, **manifest.settings})
+    found, notes = settings_as_found({**manifest.target, **manifest.settings})
     config = engine_config(file, kv_blocks=found.pop("num_blocks", None))
     return parse_engine(config, found, options.set), notes
 
@@ -75,7 +75,8 @@ _FOUND = {
 }  # fmt: skip
 
 
-def _as_found(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def settings_as_found(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """`EngineConfig` fields that a manifest tells, and a note on those it does not."""
     found: dict[str, Any] = {}
     for name, spellings in _FOUND.items():
         for spelling in spellings:

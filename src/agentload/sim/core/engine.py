@@ -38,6 +38,7 @@ class Engine:
         self.cost = cost
         self.now_s = 0.0
         self.itl = Histogram()  # gaps between the tokens of a request
+        self.on_span: Callable[[Span], None] | None = None  # told of steps when they are done
         self._on_first_token = on_first_token
         self._on_finish = on_finish
         self._max_jump_steps = max_jump_steps or UNLIMITED
@@ -233,6 +234,8 @@ class Engine:
         counters = self._scheduler.counters
         counters.steps += span.steps
         counters.busy_s += now_s - span.start_s
+        if self.on_span is not None:
+            self.on_span(span)
         decodes = self._scheduler.decoders.count
         if decodes:
             counters.generated += decodes * span.steps
