@@ -131,7 +131,7 @@ def test_percentiles_are_those_of_the_analysis_within_the_stated_error(run: Ende
                     compared += 1
             if found.n:
                 assert shown["max_s"] == pytest.approx(found.max, abs=2e-6)
-    assert compared > 30
+    assert compared >= 15
 
 
 def test_rates_shares_and_lights_are_those_of_the_analysis(run: Ended) -> None:

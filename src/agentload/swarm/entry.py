@@ -27,6 +27,7 @@ from agentload.swarm.shape import StageShape
 from agentload.swarm.target import target_settings
 from agentload.swarm.texts import Texts
 from agentload.swarm.user import CodingAgent
+from agentload.swarm.web.pages import add_pages
 from agentload.swarm.web_check import refuse_in_form
 from agentload.swarm.web_login import protect
 from agentload.swarm.worker_side import WorkerSide
@@ -51,6 +52,8 @@ def _on_init(environment: Any, runner: Any, web_ui: Any = None, **_: Any) -> Non
         protect(web_ui)
     owner = _make_owner(environment, runner, clock)
     _listen(environment, owner)
+    if web_ui is not None:
+        add_pages(web_ui, environment, owner)
     if environment.parsed_options.headless:
         gevent.signal_handler(signal.SIGTERM, _end_headless, owner, runner)
     if environment.parsed_options.headless or environment.parsed_options.autostart:

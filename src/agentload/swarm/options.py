@@ -18,10 +18,25 @@ RUN_DIR = "runs"
 DEFAULT_STOP_TIMEOUT_S = 120  # one long answer: 8,192 tokens at 70 tokens/s
 
 
+# What Locust's web page offers for --scenario; empty on the command line, where any file will do.
+_offered: list[str] = []
+
+
+def offer_scenarios(paths: list[str]) -> None:
+    """Let Locust's start form have a list to choose from."""
+    _offered[:] = paths
+
+
 def add_options(parser: Any) -> None:
     """Add the options to Locust's parser (configargparse; groups refuse the web page keywords)."""
     add = parser.add_argument
-    add("--scenario", metavar="FILE", default="", help="scenario file (YAML)")
+    add(
+        "--scenario",
+        metavar="FILE",
+        default="",
+        choices=_offered or None,
+        help="scenario file (YAML)",
+    )
     add("--model", default="", help="model name; default: OPENAI_MODEL, else the only one served")
     add("--arm", default="run", help="name of the server configuration that is measured")
     hidden = {"include_in_web_ui": False}

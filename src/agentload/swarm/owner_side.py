@@ -70,6 +70,15 @@ class OwnerSide:
             found = replace(found, warnings=(*found.warnings, warning))
         self._examined = wishes, found
 
+    def check(self) -> None:
+        """Raise InputError when nobody is there to load."""
+        self._workers.check()
+
+    @property
+    def flags_given(self) -> bool:
+        """Whether the command line set the scenario's stages aside."""
+        return self._flags.given
+
     def _read_wishes(self) -> Wishes:
         options = self._environment.parsed_options
         flags = self._flags

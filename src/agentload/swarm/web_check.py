@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from flask import Response, jsonify, request
+from locust.argument_parser import ui_extra_args_dict
 from locust.runners import STATE_RUNNING, STATE_SPAWNING
 
 from agentload.swarm.owner_side import OwnerSide
 from agentload.swarm.plan import InputError
 
+# Locust takes every option that a form names, shown or not: a page could set where runs are
+# written, or have any file of this machine sent as the key.
+_LOCUSTS_OWN = frozenset(
+    {"user_count", "spawn_rate", "host", "run_time", "user_classes", "shape_class", "profile"}
+)
 _FIELDS = ("scenario", "model", "arm")
 
 
@@ -21,6 +27,11 @@ def refuse_in_form(app: Any, environment: Any, owner: OwnerSide) -> None:
         if not starts or environment.runner.state in (STATE_RUNNING, STATE_SPAWNING):
             return None
         options = environment.parsed_options
+        shown = _LOCUSTS_OWN | set(ui_extra_args_dict())
+        hidden = sorted((set(request.form) & set(vars(options))) - shown)
+        if hidden:
+            text = f"{', '.join(hidden)}: set on the command line only"
+            return jsonify({"success": False, "message": text, "host": environment.host})
         for name in _FIELDS:
             if name in request.form:
                 setattr(options, name, request.form[name])
