@@ -18,6 +18,8 @@ from agentload.client.errors import MENDS, NO_MODEL_LIST, RequestFailure
 from agentload.client.findings import Finding
 from agentload.client.models import compare_models
 from agentload.client.result import StreamResult
+from agentload.client.token_body import cuts_are_safe
+from agentload.client.tokenizers import SERVER, server_encoder
 from agentload.client.transport import Answer, Client
 from agentload.clock import NS_PER_S, MonotonicClock, wall_unix_s
 from agentload.scenario.model import Scenario
@@ -78,6 +80,7 @@ class Examination:
             return
         yield self._context()
         yield self._metrics()
+        yield from self._tokenizer()
         yield from self._streams(page)
 
     def _without_models(self, model: str, seen: str) -> Iterator[Finding]:
@@ -125,6 +128,19 @@ class Examination:
         except RequestFailure as failure:
             return findings.of_metrics_page(None, f"{failure.error_class}: {failure}", url)
         return findings.of_metrics_page(answer.body.decode("utf-8", "replace"), "", url)
+
+    def _tokenizer(self) -> Iterator[Finding]:
+        """Only where the scenario sends the server's own ids."""
+        scenario = self._wishes.scenario
+        local = scenario is not None and scenario.tokenizer not in (None, SERVER)
+        if scenario is None or scenario.wire != "token_ids" or local:
+            return
+        try:
+            yield findings.of_tokenizer(cuts_are_safe(server_encoder(self._client, self._model)))
+        except RequestFailure as failure:
+            mend = "let the gateway pass /tokenize on, or set tokenizer in the scenario"
+            seen = f"/tokenize: {failure.error_class}: {failure}"
+            yield Finding("tokenizer", "fail", seen, mend)
 
     def _streams(self, page: Answer) -> Iterator[Finding]:
         request_id = f"doctor-{uuid.uuid4().hex[:12]}"

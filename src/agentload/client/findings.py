@@ -75,6 +75,15 @@ def of_rate_limits(headers: Mapping[str, str]) -> Finding:
     return Finding("rate limit", "warn", seen, mend)
 
 
+def of_tokenizer(cuts: bool) -> Finding:
+    """`cuts`: parts of a text have the ids of the whole."""
+    if cuts:
+        return Finding("tokenizer", "ok", "/tokenize gives ids; only what is new is sent to it")
+    seen = "/tokenize gives ids, but those of parts are not those of the whole"
+    mend = "set tokenizer in the scenario, or each turn sends the whole history to /tokenize"
+    return Finding("tokenizer", "warn", seen, mend)
+
+
 def of_request(result: StreamResult) -> Finding:
     if result.status != "success":
         seen = f"{result.error_class}: {result.error_text}"

@@ -16,6 +16,7 @@ from tests.e2e.client.fake_server import FakeServer
 pytestmark = pytest.mark.slow
 
 LOG = Path(__file__).parents[2] / "goldens" / "vllm-0.32.0" / "server-log-0.32.0.txt"
+SMOKE = Path(__file__).parents[3] / "scenarios" / "smoke.yaml"
 RUN = "import sys; from agentload.cli import main; sys.exit(main())"
 ALL_ON = ["--enable-prompt-tokens-details", "--enable-per-request-metrics"]
 ALL_OFF = [
@@ -52,12 +53,15 @@ def levels(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return {finding["name"]: finding["level"] for finding in report["findings"]}
 
 
-def test_a_server_with_everything_on() -> None:
+def test_a_server_with_everything_on(tmp_path: Path) -> None:
+    scenario = tmp_path / "ids.yaml"
+    scenario.write_text(SMOKE.read_text(encoding="utf-8") + "wire: token_ids\n", encoding="utf-8")
     with simulator(*ALL_ON) as url:
-        done = doctor("--base-url", url, "--json")
+        done = doctor("--base-url", url, "--json", "--scenario", str(scenario))
     assert done.returncode == 0, done.stdout + done.stderr
     found = levels(done)
-    assert len(found) == 17
+    assert len(found) == 18
+    assert found.pop("tokenizer") == "warn"  # the simulator's: four bytes from the text's start
     # On a machine without a free core the simulator is late, and its chunks come joined.
     busy = {found.pop("streaming"), found.pop("round trip")}
     assert "fail" not in busy

@@ -78,6 +78,22 @@ def decoding_with_gaps(*gaps_ms: float) -> StreamResult:
     return answer(*stamps, *steady(stamps[-1] + 20, 20, 20))
 
 
+def test_tokenizers() -> None:
+    assert findings.of_tokenizer(True).level == "ok"
+    whole = findings.of_tokenizer(False)
+    assert (whole.level, "set tokenizer" in whole.mend) == ("warn", True)
+
+
+def test_refusals_have_a_mend_of_their_own() -> None:
+    limited = findings.of_request(
+        StreamResult(error_class="rate_limited", error_text="HTTP 429", retry_after_s=7.0)
+    )
+    assert (limited.level, limited.seen) == ("fail", "rate_limited: HTTP 429 (Retry-After: 7 s)")
+    assert limited.mend.startswith("wait, or raise the limit")
+    unknown = findings.of_request(StreamResult(error_class="http_500", error_text="x"))
+    assert unknown.mend == "mend this first: every turn would fail alike"
+
+
 def test_chunked_prefill() -> None:
     # A prompt of 16,000 tokens sent at 510 ms, first token 1,200 ms later.
     prompt = answer(1700, prompt_tokens=16_000)
