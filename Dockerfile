@@ -15,11 +15,12 @@ COPY src src
 COPY analysis analysis
 COPY locustfiles locustfiles
 # Compiled is what a pod imports, by importing it: the root file system of the pods is read-only, and
-# the libraries of the report would add 40 MB. Tests of libraries stay out.
+# the libraries of the report would add 40 MB. What only compilers and type checkers read stays out.
 RUN /opt/venv/bin/pip install --no-compile --constraint constraints.txt . \
     && /opt/venv/bin/locust --locustfile locustfiles/coding_agents.py --help >/dev/null \
     && /opt/venv/bin/python -c 'import agentload.sim.server.serve, agentload.recording.scrape, agentload.kubernetes.pod, agentload.kubernetes.wait' \
     && find /opt/venv/lib -type d -path '*/site-packages/*/tests' -prune -exec rm -rf {} + \
+    && find /opt/venv/lib -type f -name '*.py[ix]' -o -name '*.pxd' -o -name '*.[ach]' | xargs rm -f \
     && /opt/venv/bin/pip uninstall --yes --quiet pip setuptools
 
 FROM ${BASE_IMAGE}

@@ -12,6 +12,7 @@ from analysis.interference import Interference, StallCheck, interference, stall_
 from analysis.measured import CLASSES, Measured, measure
 from analysis.metrics import ALL, LATER, Arm, ClassFigures, arms_of, class_figures
 from analysis.pressure import Pressure, pressure
+from analysis.replicas import Replicas, replicas
 from analysis.sessions import SessionFigures, session_figures
 from analysis.statistics import STATISTICS, Effect, Paired, contrast, pair
 from analysis.waterfall import (
@@ -46,6 +47,7 @@ class ArmResults:
     stall_checks: tuple[StallCheck | None, ...]
     pressure: tuple[Pressure, ...]
     gpu: tuple[Gpu | None, ...]
+    replicas: tuple[Replicas | None, ...]
 
     def of_class(self, name: str) -> ClassFigures | None:
         return next((row for row in self.classes if row.turn_class == name), None)
@@ -130,6 +132,7 @@ def arm_results(arm: Arm) -> ArmResults:
             for run in arm.runs
         ),
         gpu=tuple(gpu(run.scrape) for run in arm.runs),
+        replicas=tuple(replicas(run) for run in arm.runs),
     )
 
 

@@ -130,6 +130,11 @@ class Scrape:
         cut = {m: [_cut(s, from_s, to_s) for s in all_] for m, all_ in self.by_metric.items()}
         return Scrape({m: [s for s in all_ if len(s.times_s)] for m, all_ in cut.items()})
 
+    def of_endpoint(self, endpoint: str) -> Scrape:
+        """The series of one page."""
+        own = {m: [s for s in all_ if s.endpoint == endpoint] for m, all_ in self.by_metric.items()}
+        return Scrape({m: series for m, series in own.items() if series})
+
     def increase(self, meaning: str) -> Increase | None:
         """Growth of a counter over all its series; None when it is not exported."""
         series = self.find(meaning)

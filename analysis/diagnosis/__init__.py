@@ -9,11 +9,12 @@ from analysis.diagnosis.cache import RULES as CACHE
 from analysis.diagnosis.errors import RULES as ERRORS
 from analysis.diagnosis.first_token import RULES as FIRST_TOKEN
 from analysis.diagnosis.memory import RULES as MEMORY
+from analysis.diagnosis.replicas import RULES as REPLICAS
 from analysis.diagnosis.validity import RULES as VALIDITY
 from analysis.finding import Finding
 from analysis.results import ArmResults, Results
 
-RULES = (*VALIDITY, *ERRORS, *MEMORY, *CACHE, *FIRST_TOKEN, *BETWEEN_TOKENS)
+RULES = (*VALIDITY, *ERRORS, *MEMORY, *CACHE, *REPLICAS, *FIRST_TOKEN, *BETWEEN_TOKENS)
 
 # What follows from another finding is told with it, not as a second thing to mend.
 _LOST_CACHE = ("cache-off", "cache-dynamic-prefix", "cache-block-too-large", "cache-eviction")

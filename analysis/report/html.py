@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from analysis.finding import Finding
 from analysis.measured import Measured
 from analysis.report import answer, distributions, tables, timelines
+from analysis.report.replicas import replicas_of
 from analysis.report.style import NARROW_IN, WIDE_IN, svg
 from analysis.report.tables import TextTable
 from analysis.results import Results
@@ -202,7 +203,12 @@ def _sections(results: Results) -> Iterator[Section]:
         tables=[tables.stalls(results)],
     )
     yield Section(
-        "The server meanwhile", tables=[tables.server_state(results), *tables.gpus(results)]
+        "The server meanwhile",
+        tables=[
+            tables.server_state(results),
+            *replicas_of(results),
+            *tables.gpus(results),
+        ],
     )
     yield Section("More figures", tables=[tables.more_of_arms(results), tables.errors(results)])
     yield Section("Sessions", tables=[tables.sessions(arm) for arm in results.arms])

@@ -72,6 +72,7 @@ def _arm(results: ArmResults) -> dict[str, Any]:
             for p in results.pressure
         ],
         "gpu": _plain(results.gpu),
+        "replicas": _plain(results.replicas),
     }
 
 
