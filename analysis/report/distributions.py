@@ -213,39 +213,55 @@ def _ratios(axis: Axes, effects: Sequence[Effect], ys: Sequence[float], i: int, 
 
 
 def cache(results: Results, width: float) -> Figure | None:
-    """The front end's share of TTFT by hit ratio, and what the cache kept by idle time."""
-    by_ratio = [a for a in results.arms if len(a.by_hit_ratio) > 1]
-    by_idle = [a for a in results.arms if len(a.by_idle_time) > 1]
-    if not by_ratio and not by_idle:
+    """The front end's share of TTFT by hit ratio, and what the cache kept by idle time.
+
+    A half for which no arm has two points is left out.
+    """
+    has_ratio = any(len(a.by_hit_ratio) > 1 for a in results.arms)
+    has_idle = any(len(a.by_idle_time) > 1 for a in results.arms)
+    count = has_ratio + has_idle
+    if not count:
         return None
     wide = width > 6
-    with style.drawing(width, 3.2 if wide else 5.6) as figure:
-        axes = figure.subplots(1 if wide else 2, 2 if wide else 1, squeeze=False)
-        left, right = axes.ravel()
-        for i, arm in enumerate(results.arms):
-            bins = [b for b in arm.by_hit_ratio if b.frontend_share is not None]
-            left.plot(
-                [f"≤ {b.high:g}" for b in bins],
-                [b.frontend_share or 0.0 for b in bins],
-                marker=style.MARKERS[i % len(style.MARKERS)],
-                label=style.clean(arm.arm.name),
-                **style.look(i),
-            )
-            right.plot(
-                [_idle_label(b.high_s) for b in arm.by_idle_time],
-                [b.kept for b in arm.by_idle_time],
-                marker=style.MARKERS[i % len(style.MARKERS)],
-                **style.look(i),
-            )
-        left.set_title("front end's share of TTFT")
-        left.set_xlabel("cached share of the prompt")
-        right.set_title("share of the reusable tokens still cached")
-        right.set_xlabel("idle time before the turn")
-        for axis in (left, right):
+    with style.drawing(width, 3.2 if wide else 0.4 + 2.6 * count) as figure:
+        shape = (1, count) if wide else (count, 1)
+        axes = list(figure.subplots(*shape, squeeze=False).ravel())
+        if has_ratio:
+            _by_hit_ratio(axes[0], results)
+        if has_idle:
+            _by_idle_time(axes[-1], results)
+        for axis in axes:
             axis.set_ylim(-0.03, 1.05)
             axis.yaxis.set_major_formatter(PercentFormatter(1.0))
-        style.legend_below(figure, left, 2 if wide else 1)
+        style.legend_below(figure, axes[0], 2 if wide else 1)
     return figure
+
+
+def _by_hit_ratio(axis: Axes, results: Results) -> None:
+    for i, arm in enumerate(results.arms):
+        bins = [b for b in arm.by_hit_ratio if b.frontend_share is not None]
+        axis.plot(
+            [f"≤ {b.high:g}" for b in bins],
+            [b.frontend_share or 0.0 for b in bins],
+            marker=style.MARKERS[i % len(style.MARKERS)],
+            label=style.clean(arm.arm.name),
+            **style.look(i),
+        )
+    axis.set_title("front end's share of TTFT")
+    axis.set_xlabel("cached share of the prompt")
+
+
+def _by_idle_time(axis: Axes, results: Results) -> None:
+    for i, arm in enumerate(results.arms):
+        axis.plot(
+            [_idle_label(b.high_s) for b in arm.by_idle_time],
+            [b.kept for b in arm.by_idle_time],
+            marker=style.MARKERS[i % len(style.MARKERS)],
+            label=style.clean(arm.arm.name),
+            **style.look(i),
+        )
+    axis.set_title("share of the reusable tokens still cached")
+    axis.set_xlabel("idle time before the turn")
 
 
 def _idle_label(high_s: float) -> str:
