@@ -340,16 +340,21 @@ def test_a_proxy_of_the_environment_is_used_for_far_hosts() -> None:
     """The proxy is the fake server itself; loopback would never go there."""
 
     def handle(request: Request) -> None:
-        stream(request, 3, 0.05, 0.05)
+        if "x-mute" in request.headers:
+            silent(request)
+        else:
+            stream(request, 3, 0.05, 0.05)
 
     with FakeServer(handle) as server:
         env = {"http_proxy": f"http://127.0.0.1:{server.port}"}
         with Driver(env) as proxied:
             [result] = proxied.run("http://vllm.test:8000")
             [silent_one] = proxied.run("http://vllm.test:8000", first_token_timeout_s=0.02)
+            mute = [{"headers": {"X-Mute": "1"}}]
+            [no_head] = proxied.run("http://vllm.test:8000", mute, first_token_timeout_s=0.3)
             [direct] = proxied.run(server.url)
     assert server.requests[0].path == "http://vllm.test:8000/v1/chat/completions"
     assert (result["status"], result["stamp_source"]) == ("success", "user")
     assert len(result["chunk_ns"]) == 3
-    assert silent_one["error_class"] == "timeout_first_token"
+    assert silent_one["error_class"] == no_head["error_class"] == "timeout_first_token"
     assert (direct["status"], direct["stamp_source"]) == ("success", "kernel")
