@@ -10,6 +10,8 @@ from pathlib import Path
 
 from agentload.capacity.calibrate_print import coefficient_lines, in_force_lines
 from agentload.capacity.estimate import (
+    FRONTEND_BASE_S,
+    FRONTEND_PER_TOKEN_S,
     Estimate,
     cost_file,
     delays,
@@ -90,14 +92,11 @@ def fitted(
     parts = [_part(run, version) for run in runs]
     waits = _frontend_delays(parts)
     frontend = frontend_belief(waits, 120) if waits is not None else None
-    base = (3e-3, 2e-6) if frontend is None else tuple(frontend.fit.theta[:2].tolist())
+    base_s, per_token_s = FRONTEND_BASE_S, FRONTEND_PER_TOKEN_S
+    if frontend is not None:
+        base_s, per_token_s = (float(value) for value in frontend.fit.theta[:2])
     fits = [
-        fit_run(
-            part.seen,
-            engine_of(part.in_force, part.profile),
-            prior,
-            (float(base[0]), float(base[1])),
-        )
+        fit_run(part.seen, engine_of(part.in_force, part.profile), prior, (base_s, per_token_s))
         for part in parts
     ]
     at = joined([fit.at for fit in fits])
