@@ -139,17 +139,13 @@ class RowFile:
             self.faults.add(f"{where}: is cut")
 
     def keyed(self, requests: array[int] | None) -> Iterator[Keyed]:
-        """Rows after the first `skip` with their time, which never goes back: a row that came
-        late keeps its place. Hashes of the requests are added to `requests`."""
-        latest = float("-inf")
+        """Rows after the first `skip` with their time. Hashes of the requests go to `requests`."""
         for line in self.lines():
             if self.rows <= self.skip:
                 continue
             time_s = self._checked(line, requests)
-            if time_s is None:
-                continue
-            latest = max(latest, time_s)
-            yield latest, line
+            if time_s is not None:
+                yield time_s, line
 
     def _checked(self, line: bytes, requests: array[int] | None) -> float | None:
         """The time of a row; None when the row cannot be one of this file."""
