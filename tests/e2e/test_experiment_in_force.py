@@ -7,6 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,10 @@ import yaml
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
+GPU_PAGE = b"""DCGM_FI_DEV_FB_USED{gpu="0"} 40960
+DCGM_FI_DEV_FB_FREE{gpu="0"} 40960
+DCGM_FI_DEV_GPU_UTIL{gpu="0"} 75
+"""
 
 
 def experiment(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -78,6 +85,17 @@ def test_a_server_whose_log_boasts_is_found_out_by_trial(tmp_path: Path) -> None
     assert "enable-chunked-prefill: asked for on, in effect off (probe" in done.stdout
 
 
+def plan_with(folder: Path, **of_target: str) -> Path:
+    """The experiment on a cluster in a folder of its own, with further keys of the target."""
+    shutil.copytree(HERE / "overlays", folder / "overlays")
+    plan = yaml.safe_load((HERE / "kubernetes.yaml").read_text())
+    plan["scenario"] = str(HERE / "small.yaml")
+    plan["target"] |= of_target
+    file = folder / "plan.yaml"
+    file.write_text(yaml.safe_dump(plan))
+    return file
+
+
 class Cluster:
     """The folder of `fake_kubectl.py`, and the environment in which it is `kubectl`."""
 
@@ -98,11 +116,34 @@ class Cluster:
         return [json.loads(line) for line in text.splitlines()]
 
 
-def test_arms_on_a_cluster_are_applied_measured_and_deleted(tmp_path: Path) -> None:
+@pytest.fixture
+def exporter() -> Iterator[str]:
+    """The page of a DCGM exporter with one GPU of 80 GiB, half of it used."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(GPU_PAGE)
+
+        def log_message(self, *_: object) -> None:
+            """Silence."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/metrics"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_arms_on_a_cluster_are_applied_measured_and_deleted(tmp_path: Path, exporter: str) -> None:
     cluster = Cluster(tmp_path / "cluster")
     (cluster.folder / "deaf").touch()  # so the arm without a cache does not get what it asks for
     runs = tmp_path / "runs"
-    done = experiment(str(HERE / "kubernetes.yaml"), "--runs-dir", str(runs), **cluster.env)
+    file = plan_with(tmp_path, dcgm_url=exporter)
+    done = experiment(str(file), "--runs-dir", str(runs), **cluster.env)
     assert done.returncode == 1, done.stdout + done.stderr
     found = cells(runs)
     assert (found["cache-on"]["state"], found["cache-off"]["state"]) == ("complete", "refused")
@@ -114,7 +155,15 @@ def test_arms_on_a_cluster_are_applied_measured_and_deleted(tmp_path: Path) -> N
     manifest = json.loads((run.parent / "manifest.json").read_text())
     assert manifest["state"] == "complete"
     assert manifest["arm"]["settings"]["max_num_batched_tokens"] == "8192"
-    assert (runs / run.parent.parent.name / "report.html").exists()
+    folder = run.parent.parent
+    assert (folder / "report.html").exists()
+    (gpu,) = json.loads((folder / "summary.json").read_text())["arms"][0]["gpu"]
+    assert (gpu["memory_used_mib_max"], gpu["memory_share_max"]) == (40_960, 0.5)
+    assert gpu["utilisation_mean"] == 0.75
+    warning = "most sessions will not reach their last turn"
+    assert "cache-on, cache-off: the run is shorter (2 s) than a session" in done.stdout
+    assert warning in (run.parent / "events.csv").read_text()
+    assert warning in (folder / f"{run.parent.name}.load.log").read_text()
 
     calls = [c["words"] for c in cluster.calls()]
     assert {tuple(w[:2]) for w in calls if w[0] != "kustomize"} == {
@@ -130,13 +179,9 @@ def test_arms_on_a_cluster_are_applied_measured_and_deleted(tmp_path: Path) -> N
 
 def test_overlays_that_differ_in_more_than_was_meant_are_refused(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "cluster")
-    shutil.copytree(HERE / "overlays", tmp_path / "overlays")
+    file = plan_with(tmp_path)
     other = tmp_path / "overlays" / "cache-off" / "kustomization.yaml"
     other.write_text(other.read_text() + "images: [{name: agentload, newTag: 0.2.0}]\n")
-    plan = yaml.safe_load((HERE / "kubernetes.yaml").read_text())
-    plan["scenario"] = str(HERE / "small.yaml")
-    file = tmp_path / "plan.yaml"
-    file.write_text(yaml.safe_dump(plan))
     done = experiment(str(file), "--runs-dir", str(tmp_path / "runs"), **cluster.env)
     assert done.returncode == 2
     assert "'overlay.containers.0.image' (agentload:0.1.0, agentload:0.2.0)" in done.stderr

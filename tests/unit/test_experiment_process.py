@@ -47,3 +47,12 @@ def test_its_last_lines_are_kept(tmp_path: Path) -> None:
     child = Child([sys.executable, "-c", "print('one'); print('two'); exit(3)"], tmp_path / "log")
     assert child.wait(60.0) == 3
     assert child.last_lines(1) == "two"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="CPUs are pinned on Linux")
+def test_it_runs_on_the_cpus_it_was_given(tmp_path: Path) -> None:
+    first = min(os.sched_getaffinity(0))
+    told = "import os; print(sorted(os.sched_getaffinity(0)))"
+    child = Child([sys.executable, "-c", told], tmp_path / "log", cpus=frozenset({first}))
+    assert child.wait(60.0) == 0
+    assert child.last_lines(1) == f"[{first}]"

@@ -13,6 +13,7 @@ PURE = [
     "src/agentload/client/sse.py",
     "src/agentload/client/body.py",
     "src/agentload/client/result.py",
+    "src/agentload/client/chunking.py",
     "src/agentload/recording/record.py",
     "src/agentload/recording/shard.py",
     "src/agentload/recording/merge.py",
