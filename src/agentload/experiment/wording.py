@@ -68,6 +68,8 @@ def _in_the_file(location: tuple[Any, ...]) -> Iterator[Any]:
 def _problem(fault: Mapping[str, Any], *, of_flag: bool) -> str:
     if of_flag:
         return "a flag is true, false, a finite number or text"
+    if fault["type"] == "union_tag_invalid":
+        return f"{WORDS['union_tag_invalid']}, is {fault['ctx']['tag']!r}"
     given = fault["input"]  # a whole mapping may hold what is not to be shown
     unshown = isinstance(given, dict | list) or fault["type"] in ("extra_forbidden", "missing")
     seen = "" if unshown else f", is {given!r}"
