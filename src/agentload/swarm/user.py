@@ -65,6 +65,9 @@ class CodingAgent(User):
         if self._run is None:
             self._enter()
             self.wait()  # type: ignore[no-untyped-call]  # the first turn has its instant too
+        # A stop that found this agent waiting as its wait ended kills it in the next round of the
+        # loop: here, and not in the middle of its answer.
+        gevent.sleep(0)
         run, talk = self._of_run()
         spawned = talk.send(self._report)
         if spawned:
