@@ -211,6 +211,35 @@ def test_a_copy_that_is_not_whole_is_left_in_the_pod(
     assert list((cluster.folder / "runs").iterdir()) == []
 
 
+@pytest.mark.slow
+def test_shards_of_the_workers_are_collected_from_each_pod(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = cluster.folder / "pod" / "run7"
+    (run / "manifest.json").write_text('{"rows_on": "worker", "counts": {"recorded": 2}}')
+    for number in (1, 2):
+        shard = cluster.folder / f"shards{number}" / f"w{number}-x"
+        shard.mkdir(parents=True)
+        (shard / "turns.csv").write_text("run_id\n")
+        source = f"worker-{number}:/spool/runs/run7/shards"
+        cluster.tell("cp", source, copy=str(shard.parent))
+    label = "app.kubernetes.io/name=agentload,app.kubernetes.io/instance=run7"
+    workers = [pod("worker-1", "worker"), pod("worker-2", "worker"), pod("w3", "worker", "Failed")]
+    only_workers = f"{label},app.kubernetes.io/component=worker"
+    cluster.tell("get", "pods", only_workers, out=listed(*workers))
+    cluster.tell("exec", "/spool/done.json", code=1, err="No such file", times=1)
+    cluster.tell("exec", "/spool/done.json", out="{}")
+    cluster.tell_all_is_well()
+    assert run_ci(cluster, f"--component={K8S / 'components/record-on-worker'}") == 0
+    folder = cluster.folder / "runs" / "run7"
+    assert {p.name for p in (folder / "shards").iterdir()} == {"w1-x", "w2-x"}
+    touched = [call[1] for call in cluster.calls if "touch" in call]
+    assert touched == ["worker-1", "worker-2", MASTER]
+    assert f"agentload merge {folder}" in capfd.readouterr().err
+    master = Rendered.from_yaml(cluster.applied).workloads("master")[0]
+    assert "--record-on=worker" in master.pod["containers"][0]["args"]
+
+
 UNSCHEDULABLE = {
     "conditions": [
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 import re
 from collections import Counter
@@ -37,6 +38,7 @@ COMPONENTS: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "network-policy-server": ({}, ()),
     "prefix-cache-off": ({}, ()),
     "prefix-cache-on": ({}, ()),
+    "record-on-worker": ({}, ()),
     "replicas": ({}, ()),
     "results-pvc": ({}, ()),
     "router": ({"ConfigMap": 2, "Service": 1, "Deployment": 1}, ()),
@@ -156,6 +158,16 @@ def test_the_router_stands_before_the_replicas(tmp_path: Path) -> None:
         f"--metrics-url=dns://{server.name.replace('server', 'server-pods')}:8000/metrics" in line
     )
     assert run.environment(router.pod["containers"][0])["BALANCE"] == "hdr(X-Session-ID)"
+
+
+def test_the_key_of_the_ci_overlay_is_in_its_secret_and_nowhere_else() -> None:
+    key = b"canary-1d6b7a90-no-secret"
+    coded = base64.b64encode(key).decode()
+    for folder in overlay_folders():
+        text = render_folder(folder)
+        assert key.decode() not in text
+        holders = [o["kind"] for o in Rendered.from_yaml(text).objects if coded in str(o)]
+        assert holders == (["Secret"] if folder.name == "ci" else [])
 
 
 def test_every_path_that_the_documents_name_is_there_and_builds() -> None:

@@ -26,6 +26,7 @@ PURE = [
     "src/agentload/live",
     "src/agentload/sim",
     "src/agentload/experiment",
+    "src/agentload/kubernetes",
     *(
         f"src/agentload/capacity/{name}.py"
         for name in ("fit", "fit_form", "posterior", "estimate", "probes", "probes_chunk")

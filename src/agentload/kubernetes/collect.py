@@ -11,10 +11,12 @@ from typing import Any
 
 from agentload.kubernetes.kubectl import KubectlError
 from agentload.kubernetes.objects import COMPONENT
-from agentload.kubernetes.run import RESULTS, Cluster, RunError
+from agentload.kubernetes.run import RESULTS, SPOOL, Cluster, RunError
 from agentload.recording.record import MANIFEST_JSON, TURNS_CSV
 
 COPY_S = 1800.0
+WORKERS_S = 120.0
+SHARDS = "shards"
 LOGS = "pods"
 
 
@@ -34,12 +36,16 @@ def collect(cluster: Cluster, done: dict[str, Any], runs: Path) -> Path:
     scratch = Path(tempfile.mkdtemp(prefix=f".{cluster.run_id}-", dir=runs))
     try:
         folder = _copied(cluster, pod["metadata"]["name"], scratch / "results")
-        _check(folder, done)
+        workers = _check(cluster, folder, done)
         _save_logs(cluster, folder)
         folder.rename(target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    for worker in workers:
+        cluster.in_worker(worker, "touch", f"{SPOOL}/collected")
     cluster.in_master(pod, "touch", f"{RESULTS}/collected")
+    if workers:
+        cluster.say(f"the rows are in shards: agentload merge {target}")
     return target
 
 
@@ -56,12 +62,18 @@ def _copied(cluster: Cluster, pod: str, scratch: Path) -> Path:
     return folder
 
 
-def _check(folder: Path, done: dict[str, Any]) -> None:
-    """As many turns as the master recorded; a copy that broke off is found here."""
+def _check(cluster: Cluster, folder: Path, done: dict[str, Any]) -> list[str]:
+    """As many turns as the master recorded; a copy that broke off is found here.
+
+    Where the rows stayed on the workers their shards are copied, for `agentload merge` to check;
+    the pods that had them.
+    """
     if done.get("state") is None:
-        return
+        return []
     try:
         manifest = json.loads((folder / MANIFEST_JSON).read_text(encoding="utf-8"))
+        if manifest.get("rows_on") == "worker":
+            return _copy_shards(cluster, folder)
         recorded = manifest["counts"]["recorded"]
         with (folder / TURNS_CSV).open(encoding="utf-8", newline="") as file:
             rows = sum(1 for _ in csv.reader(file)) - 1
@@ -69,6 +81,22 @@ def _check(folder: Path, done: dict[str, Any]) -> None:
         raise RunError(f"the copied run cannot be read: {error}") from None
     if rows != recorded:
         raise RunError(f"the copy is not whole: {rows} turns, the manifest counts {recorded}")
+    return []
+
+
+def _copy_shards(cluster: Cluster, folder: Path) -> list[str]:
+    """Put every worker's shards below `shards`; each has a name of its own."""
+    workers = cluster.wait_workers(WORKERS_S)
+    (folder / SHARDS).mkdir(exist_ok=True)
+    for worker in workers:
+        place = folder / f".{worker}"
+        source = f"{worker}:{SPOOL}/runs/{cluster.run_id}/{SHARDS}"
+        words = ("cp", source, str(place), "-c", "worker", "--retries=3")
+        cluster.kubectl.call(*words, timeout_s=COPY_S)
+        for shard in place.iterdir():
+            shard.rename(folder / SHARDS / shard.name)
+        place.rmdir()
+    return workers
 
 
 def _save_logs(cluster: Cluster, folder: Path) -> None:

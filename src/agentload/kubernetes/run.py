@@ -19,6 +19,7 @@ POLL_S = 2.0
 NAME_LABEL = "app.kubernetes.io/name=agentload"
 KINDS = "jobs,deployments,services,configmaps,secrets,poddisruptionbudgets,networkpolicies"
 RESULTS = "/results"
+SPOOL = "/spool"
 _MAKE = {
     "Secret/agentload-api-key": "kubectl create secret generic agentload-api-key "
     "--from-file=api-key=FILE",
@@ -122,6 +123,29 @@ class Cluster:
     def in_master(self, pod: dict[str, Any], *command: str) -> str:
         name = pod["metadata"]["name"]
         return self.kubectl.call("exec", name, "-c", "master", "--", *command)
+
+    def wait_workers(self, limit_s: float) -> list[str]:
+        """Until every worker that still runs has its `done.json`; the names of those pods."""
+        found: list[str] = []
+
+        def are_done() -> bool:
+            pods = self.kubectl.get("pods", "-l", f"{self.label},{COMPONENT}=worker")["items"]
+            running = [p for p in pods if p.get("status", {}).get("phase") == "Running"]
+            found[:] = [p["metadata"]["name"] for p in running]
+            return all(map(self._worker_is_done, found))
+
+        self._poll("the workers to end", limit_s, are_done, ())
+        return found
+
+    def _worker_is_done(self, pod: str) -> bool:
+        try:
+            self.in_worker(pod, "cat", f"{SPOOL}/done.json")
+        except KubectlError:
+            return False
+        return True
+
+    def in_worker(self, pod: str, *command: str) -> str:
+        return self.kubectl.call("exec", pod, "-c", "worker", "--", *command)
 
     def wait_jobs(self, limit_s: float) -> None:
         """Until every Job of the run has ended, well or not."""
