@@ -1,4 +1,4 @@
-"""The only caller of `kubectl`; its failures as one sentence with the mend."""
+"""Calls `kubectl`, with its failures told as one sentence that has the mend."""
 
 from __future__ import annotations
 
