@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,18 +68,25 @@ class Cluster:
 
     def _words(self) -> list[str]:
         context = [] if self.context is None else [f"--context={self.context}"]
-        return [KUBECTL, *context, f"--namespace={self.namespace}"]
+        return [kubectl(), *context, f"--namespace={self.namespace}"]
 
     def _run(self, *words: str, text: str | None = None, timeout_s: float = SHORT_S) -> str:
         return _output([*self._words(), *words], text, timeout_s)
 
 
+def kubectl() -> str:
+    """The command: of the PATH, else of this Python environment; ExperimentError without one."""
+    beside = Path(sys.executable).parent
+    found = shutil.which(KUBECTL) or shutil.which(KUBECTL, path=str(beside))
+    if found is None:
+        raise ExperimentError("kubectl is not on the PATH, and target kind 'kubernetes' needs it")
+    return found
+
+
 def render(folder: Path) -> Overlay:
     """The overlay as `kubectl kustomize` makes it; ExperimentError says what is wrong with it."""
-    if shutil.which(KUBECTL) is None:
-        raise ExperimentError("kubectl is not on the PATH, and target kind 'kubernetes' needs it")
     try:
-        return read_overlay(_output([KUBECTL, "kustomize", str(folder)], None, SHORT_S))
+        return read_overlay(_output([kubectl(), "kustomize", str(folder)], None, SHORT_S))
     except OverlayError as error:
         raise ExperimentError(f"{folder}: {error}") from None
 
