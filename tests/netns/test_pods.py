@@ -265,7 +265,7 @@ def ran(
 ) -> Iterator[Playing]:
     """All that is played, at the same time; a test waits for its own."""
     folder = tmp_path_factory.mktemp("pods")
-    starts = Starts()
+    starts = Starts(at_once=1)  # pods are more processes than the runs of test_faults
 
     def play(name: str) -> Any:
         with starts.one() as is_running:
