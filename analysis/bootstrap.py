@@ -184,7 +184,7 @@ def _studentised(
 
 
 def _standard_errors(
-    ratios: Sequence[Ratio], factors: Sequence[float] | Sequence[np.ndarray], weights: np.ndarray
+    ratios: Sequence[Ratio], factors: Sequence[float | np.ndarray], weights: np.ndarray
 ) -> np.ndarray:
     """Of each draw: sqrt(n / (n - 1) x sum over sessions of squared residuals).
 

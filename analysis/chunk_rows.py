@@ -17,6 +17,7 @@ COLUMNS = (
     Column("chunk_tokens", "text"),
     Column("gap_marks", "text"),
 )
+MAX_GAP_US = 10**12  # 11 days: no run is as long; larger numbers overflow in sums
 USABLE, MERGED, LATE = (ord(m) for m in (USABLE_GAP, MERGED_GAP, LATE_GAP))
 
 
@@ -47,6 +48,8 @@ def _parsed_row(gaps: str, tokens: str, marks: str) -> tuple[ChunkRow, tuple[str
     gap_values = _whole_numbers(gaps)
     if gap_values is None:
         return NO_ROW, ("gaps_us", gaps, "whole microseconds, 0 or more, are needed")
+    if gap_values.max(initial=0) > MAX_GAP_US:
+        return NO_ROW, ("gaps_us", gaps, f"a gap is at most {MAX_GAP_US} microseconds")
     n = len(gap_values)
     mark_values = np.frombuffer(marks.encode(), np.uint8) if marks else np.full(n, USABLE, np.uint8)
     if len(mark_values) != n or not np.isin(mark_values, (USABLE, MERGED, LATE)).all():

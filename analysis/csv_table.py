@@ -12,6 +12,7 @@ from analysis.csv_rows import Column, ReadReport, read_blocks
 from analysis.faults import Fault, FaultLog
 
 FLOATS = np.dtype("float64")
+LARGEST_INT = 2.0**53  # up to here float64 holds every whole number
 
 
 def numbers(
@@ -24,7 +25,7 @@ def numbers(
         values = np.array([_number(cell) for cell in cells], dtype=FLOATS)
     suspicious = ~np.isfinite(values)
     if column.kind == "int":
-        suspicious |= (values < 0) | (values != np.floor(values))
+        suspicious |= (values < 0) | (values != np.floor(values)) | (values > LARGEST_INT)
     for i in np.flatnonzero(suspicious).tolist():
         if cells[i] == "" and not column.required:
             continue

@@ -24,12 +24,17 @@ class Fault:
         if self.row is not None:
             place += f", row {self.row}"
         if self.column is not None:
-            place += f", column {self.column}"
+            place += f", column {_printable(self.column)}"
         if self.value is None:
             return f"{place}: {self.text}"
         shown = self.value[:SHOWN_VALUE_CHARS]
         dots = "..." if len(self.value) > SHOWN_VALUE_CHARS else ""
         return f"{place}: {shown!r}{dots}: {self.text}"
+
+
+def _printable(name: str) -> str:
+    """A column name as terminals take it: files that are no UTF-8 hold what cannot be written."""
+    return name[:SHOWN_VALUE_CHARS].encode("utf-8", "backslashreplace").decode()
 
 
 class BadInputError(Exception):

@@ -54,7 +54,7 @@ def load_manifest(folder: Path) -> Manifest:
     log = FaultLog()
     raw = _read_json(folder)
     version = raw.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if type(version) is not int or version != SCHEMA_VERSION:
         text = f"this version reads run folders of schema {SCHEMA_VERSION} only"
         raise BadInputError([_fault(text, "schema_version", version)])
     if raw.get("rows_on") == "worker" and not raw.get("merged"):
@@ -71,7 +71,7 @@ def load_manifest(folder: Path) -> Manifest:
         state=_state(raw, log),
         arm=str(arm.get("name") or "run"),
         settings=_part(arm, "settings", dict, log),
-        scenario=_part(raw, "scenario", dict, log),
+        scenario=_scenario(raw, log),
         target=_part(raw, "target", dict, log),
         workers=tuple(w for w in _part(raw, "workers", list, log) if isinstance(w, dict)),
         counts=_part(raw, "counts", dict, log),
@@ -106,14 +106,32 @@ def _fault(text: str, key: str, value: object) -> Fault:
     return Fault(MANIFEST_JSON, text, column=key, value=json.dumps(value))
 
 
-def _part(raw: dict[str, Any], key: str, kind: type, log: FaultLog) -> Any:
+def _part(raw: dict[str, Any], key: str, kind: type, log: FaultLog, within: str = "") -> Any:
     value = raw.get(key)
     if value is None:
         return kind()
     if not isinstance(value, kind):
-        log.add(_fault(f"{'an object' if kind is dict else 'a list'} is needed", key, value))
+        log.add(
+            _fault(f"{'an object' if kind is dict else 'a list'} is needed", within + key, value)
+        )
         return kind()
     return value
+
+
+def _scenario(raw: dict[str, Any], log: FaultLog) -> dict[str, Any]:
+    """The scenario; what the analysis computes with (limits, stall thresholds) must be numbers."""
+    scenario: dict[str, Any] = _part(raw, "scenario", dict, log)
+    slos = _part(scenario, "slos", dict, log, "scenario.")
+    parts = {f"slos.{name}": limits for name, limits in slos.items()}
+    parts["stalls"] = scenario.get("stalls")
+    for name, values in parts.items():
+        if values is not None and not isinstance(values, dict):
+            log.add(_fault("an object is needed", f"scenario.{name}", values))
+            continue
+        for key, value in (values or {}).items():
+            if value is not None and _number_or_none(value) is None:
+                log.add(_fault("a finite number is needed", f"scenario.{name}.{key}", value))
+    return scenario
 
 
 def _text(raw: dict[str, Any], key: str, log: FaultLog) -> str:

@@ -72,9 +72,13 @@ def stall_rule(scenario: dict[str, object]) -> StallRule:
     stalls = scenario.get("stalls")
     given = stalls if isinstance(stalls, dict) else {}
     return StallRule(
-        float(given.get("times_median", STALL_MEDIAN_FACTOR)),
-        float(given.get("min_s", STALL_FLOOR_S)),
+        _or_default(given.get("times_median"), STALL_MEDIAN_FACTOR),
+        _or_default(given.get("min_s"), STALL_FLOOR_S),
     )
+
+
+def _or_default(value: object, default: float) -> float:
+    return float(value) if isinstance(value, int | float) else default
 
 
 def plausible_limit(run: Run) -> float:
@@ -104,10 +108,11 @@ def derived(
     """The turns with these columns added; NaN where one of the inputs was not measured.
 
     `measured`: started inside the window, in a measured stage. `implausible`: answered faster than
-    possible, or with a first chunk before the request was sent. `counted`: measured, a success and
-    not implausible; only these enter latencies. `send_s`, `uncached_tokens`, `tokens_per_s`,
-    `effective_ttft_s` (from the intended start), `idle_s` (since the end of the session's turn
-    before), `eligible_tokens` (prompt and output of that turn: what the cache could have kept).
+    possible, or with a negative time, as of a first chunk before the request was sent. `counted`:
+    measured, a success and not implausible; only these enter latencies. `send_s`,
+    `uncached_tokens`, `tokens_per_s`, `effective_ttft_s` (from the intended start), `idle_s` (since
+    the end of the session's turn before), `eligible_tokens` (prompt and output of that turn: what
+    the cache could have kept).
     """
     turns = turns.copy(deep=False)
     turns["measured"] = stage_counts & inside(turns["call_start_s"].to_numpy(), window)
@@ -115,7 +120,8 @@ def derived(
     turns["uncached_tokens"] = turns["prompt_tokens"] - turns["cached_tokens"]
     turns["effective_ttft_s"] = turns["first_chunk_s"] - turns["intended_start_s"]
     turns["tokens_per_s"] = _decode_speed(turns)
-    implausible = (turns["tokens_per_s"] > max_tokens_per_s) | (turns["ttft_s"] < 0)
+    negative = (turns[["ttft_s", "e2e_s", "tpot_s"]] < 0).any(axis=1)
+    implausible = (turns["tokens_per_s"] > max_tokens_per_s) | negative
     turns["implausible"] = implausible.to_numpy()
     success = (turns["status"] == "success").to_numpy()
     turns["counted"] = turns["measured"].to_numpy() & success & ~implausible.to_numpy()

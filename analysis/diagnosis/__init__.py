@@ -25,6 +25,11 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "queue-bound": ("preemption-storm", *_LOST_CACHE),
     "prefill-bound": ("chunking-off",),
 }
+# Seen through a load generator that was late these say little.
+TIMED = (
+    *("tokenization-bound", "network-bound", "queue-bound", "prefill-bound", "decode-bound"),
+    *("chunking-off", "chunk-too-large", "not-in-force"),
+)
 _ORDER = ("problem", "hint", "expected")
 
 
@@ -42,7 +47,9 @@ def _of_arm(arm: ArmResults) -> list[Finding]:
         if cause is not None and _follows(arm, f):
             kept.remove(f)
             told[cause] += f" What follows from it: {f.evidence}{told.pop(f.name)}"
-    return [replace(f, evidence=f.evidence + told[f.name]) for f in kept]
+    whole = [replace(f, evidence=f.evidence + told[f.name]) for f in kept]
+    starved = any(f.name == "client-bound" for f in found)
+    return [replace(f, confidence="low") if starved and f.name in TIMED else f for f in whole]
 
 
 def _follows(arm: ArmResults, finding: Finding) -> bool:

@@ -52,8 +52,12 @@ def front_end_bound(arm: ArmResults) -> Finding | None:
     turns = _counted(arm, cold=False)
     rows = rows_by(turns, turns["frontend_s"].fillna(turns["ttft_s"]))
     if (grows and growing > SLOPE_SHARE * fall.frontend_s) or server_says:
-        in_front = min(growing, fall.frontend_s) if growing > 0 else in_server or 0.0
-        return _tokenization(arm, evidence, in_front, prompt, rows, server_says and growing > 0)
+        if growing > 0:
+            in_front, how = min(growing, fall.frontend_s), "grows with its length"
+        else:
+            in_front, how = in_server or 0.0, "passes in the server before the queue"
+        sure = server_says and growing > 0
+        return _tokenization(arm, evidence, min(in_front, fall.frontend_s), prompt, rows, sure, how)
     return Finding(
         "network-bound",
         "The way to the server takes the time",
@@ -74,6 +78,7 @@ def _tokenization(
     prompt: float | None,
     rows: tuple[int, ...],
     sure: bool,
+    how: str,
 ) -> Finding:
     size = f" for the mean prompt of {f.number(prompt)} tokens" if prompt else ""
     return Finding(
@@ -81,8 +86,7 @@ def _tokenization(
         "Tokenization and the front end take the time",
         "problem",
         "high" if sure else "medium",
-        f"{evidence} is neither queue nor prefill; {f.seconds(in_front_s)} of it{size} is spent "
-        "in the server's front end and grows with the prompt.",
+        f"{evidence} is neither queue nor prefill; {f.seconds(in_front_s)} of it{size} {how}.",
         "Send the same sessions as token ids to /v1/completions to see the gain; raise "
         "--api-server-count so that prompts are tokenized side by side, or tokenize only what a "
         "turn appends.",
