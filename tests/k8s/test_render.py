@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agentload.kubernetes.checks import faults
 from agentload.kubernetes.objects import Rendered
 from agentload.kubernetes.render import MAX_RUN_ID, Wishes, write
 from tests.k8s.conftest import K8S, ROOT, overlay_folders, render_folder
@@ -158,6 +160,20 @@ def test_the_router_stands_before_the_replicas(tmp_path: Path) -> None:
         f"--metrics-url=dns://{server.name.replace('server', 'server-pods')}:8000/metrics" in line
     )
     assert run.environment(router.pod["containers"][0])["BALANCE"] == "hdr(X-Session-ID)"
+
+
+def test_the_overlay_that_the_document_writes_by_hand_is_a_run(tmp_path: Path) -> None:
+    document = (ROOT / "docs/kubernetes.md").read_text()
+    block = re.search(r"\n\n((?: {7}\S.*\n)+)", document)
+    assert block is not None
+    overlay = os.path.relpath(K8S / "overlays/demo", tmp_path)
+    text = block[1].replace("../k8s/overlays/demo", overlay).replace("\n       ", "\n")
+    (tmp_path / "kustomization.yaml").write_text(text.lstrip())
+    run = Rendered.from_yaml(render_folder(tmp_path))
+    assert kinds(render_folder(tmp_path)) == COUNTS["demo"]
+    assert faults(run) == []
+    (master,) = run.workloads("master")
+    assert "--run-id=run7" in run.command_line(master.pod["containers"][0])
 
 
 def test_the_key_of_the_ci_overlay_is_in_its_secret_and_nowhere_else() -> None:
