@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from agentload.swarm.numbering import (
     SESSION_STRIDE,
     Seats,
     dispatch_ranks,
+    is_client_id,
     rank_of,
 )
 
@@ -83,3 +85,22 @@ def test_with_their_number_as_stride_users_leave_no_session_out(
         for _ in range(rounds)
     ]
     assert sorted(taken) == list(range(users * rounds))
+
+
+@pytest.mark.parametrize(
+    ("client_id", "is_one"),
+    [
+        ("worker-0_0123456789abcdef0123456789abcdef", True),
+        ("a_host.example_0123456789abcdef0123456789abcdef", True),
+        ("worker-0_0123456789abcdef", False),
+        ("../../x_0123456789abcdef0123456789abcdef", False),
+        ("..", False),
+        ("a/b_0123456789abcdef0123456789abcdef", False),
+        ("_0123456789abcdef0123456789abcdef", False),
+        ("w_0123456789abcdef0123456789abcdef\n", False),
+        ("", False),
+    ],
+)
+def test_only_what_locust_makes_is_the_id_of_a_worker(client_id: str, is_one: bool) -> None:
+    """Folders are named after it."""
+    assert is_client_id(client_id) == is_one

@@ -78,6 +78,14 @@ def test_all_faults_come_at_once_and_no_secret_with_them() -> None:
     assert "canary" not in text
 
 
+def test_rebalancing_is_refused_beside_all_other_faults() -> None:
+    given = options("--scenario", "nowhere.yaml")
+    given.enable_rebalancing = True
+    with pytest.raises(InputError, match="--enable-rebalancing: users of a worker") as caught:
+        read_wishes(given, "http://h:1", {}, NO_FLAGS)
+    assert "nowhere.yaml" in str(caught.value)
+
+
 def test_no_scenario_is_said_with_the_option_that_gives_one() -> None:
     with pytest.raises(InputError, match="give --scenario FILE"):
         read_wishes(options(), "http://h:1", {}, NO_FLAGS)
