@@ -49,13 +49,13 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(browser: Browser, li
     until(lambda: "model" in browser.faults(), "the model is not served", WAIT_S)
     assert "'other' is not served" in browser.faults()["model"]
 
-    browser.write(model="", arm="<b>bold</b>")
+    browser.write(model="", arm="chunked-on")
     browser.click("go")
     browser.wait_state("running")
     first = until(browser.turns, "turns are shown", WAIT_S)
     until(lambda: browser.turns() > first + 100, "the numbers move", WAIT_S)
     assert browser.element("start").get_attribute("hidden")
-    assert "<b>bold</b>" in browser.text("classes")
+    assert "chunked-on" in browser.text("classes")
     assert " / 6" in browser.text("users")
     look_at_sizes_and_themes(browser)
 
@@ -84,10 +84,12 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(browser: Browser, li
 
     assert asked(live, "/stats/reset", "POST")[2] == "ok"
     browser.click("new")
-    browser.write(arm="second")
+    browser.write(arm="<b>second</b>")
     browser.click("go")
-    until(lambda: "second" in browser.text("classes"), "the second run is shown", WAIT_S)
-    assert "<b>bold</b>" in browser.text("earlier")
+    until(lambda: "<b>second</b>" in browser.text("classes"), "the second run is shown", WAIT_S)
+    assert "chunked-on" in browser.text("earlier")
+    assert "&lt;b&gt;second" in live.page.get("/agentload")
+    assert "<b>second" not in live.page.get("/agentload")
     browser.click("stop")
     browser.wait_state("interrupted", "complete")
     one, two = live.bench.folders()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable
 from functools import wraps
@@ -12,6 +13,7 @@ from typing import Any
 from flask import Blueprint, Response, jsonify, request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from agentload.live.openmetrics import CONTENT_TYPE, exposition
 from agentload.live.snapshot import Snapshot
 from agentload.swarm.live import current
 from agentload.swarm.options import offer_scenarios
@@ -21,6 +23,8 @@ from agentload.swarm.web.files import REPORT, listing, open_file
 from agentload.swarm.web.form import scenario_files, shown_names
 from agentload.swarm.web.report import ReportMaker
 from agentload.swarm.web.starting import Starter
+
+logger = logging.getLogger(__name__)
 
 PATH = "/agentload"
 ASSETS = {
@@ -50,14 +54,15 @@ class Pages:
         )
         self._page = templates.get_template("page.html.j2")
 
-    def blueprint(self, base_path: str | None) -> Blueprint:
-        """All routes below the path that Locust's own page has."""
-        found = Blueprint("agentload", __name__, url_prefix=(base_path or "") + PATH)
+    def blueprint(self, at: str) -> Blueprint:
+        """All routes, at a path below that of Locust's own page."""
+        found = Blueprint("agentload", __name__, url_prefix=at)
         found.after_request(lambda response: guard.harden(response, guard.PAGE_POLICY))
         routes: list[tuple[str, View, str]] = [
             ("", self.page, "GET"),
             ("/assets/<name>", self.asset, "GET"),
             ("/snapshot", self.snapshot, "GET"),
+            ("/metrics", self.metrics, "GET"),
             ("/files/<run_id>/<name>", self.file, "GET"),
             ("/start", self._guarded(self.start), "POST"),
             ("/stop", self._guarded(self.stop), "POST"),
@@ -116,6 +121,10 @@ class Pages:
             answer["files"] = listing(Path(snapshot.run_dir))
         return jsonify(answer)
 
+    def metrics(self) -> Response:
+        """The figures for Prometheus; where the login is on, it sends user and password."""
+        return Response(exposition(current.snapshot()), content_type=CONTENT_TYPE)
+
     def file(self, run_id: str, name: str) -> Response:
         folder = _folder_of(run_id)
         found = None if folder is None else open_file(folder, name)
@@ -158,10 +167,13 @@ def add_pages(web_ui: Any, environment: Any, owner: OwnerSide) -> None:
     base_path = getattr(environment.parsed_options, "web_base_path", None)
     app = web_ui.app
     app.before_request(_refuse_other_origins)
-    app.register_blueprint(Pages(web_ui, environment, owner).blueprint(base_path))
+    at = (base_path or "").rstrip("/") + PATH
+    app.register_blueprint(Pages(web_ui, environment, owner).blueprint(at))
     offer_scenarios(scenario_files(str(environment.parsed_options.scenario)))
     web_ui.template_args.update(tab.template_args(f".{PATH}"))
     app.after_request(_add_rows)
+    scheme, host = "https" if web_ui.tls_cert else "http", web_ui.host or "localhost"
+    logger.info("agentload: live page at %s://%s:%s%s", scheme, host, web_ui.port, at)
 
 
 def _refuse_other_origins() -> Response | None:

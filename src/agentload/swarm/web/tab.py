@@ -9,6 +9,7 @@ from agentload.live.snapshot import ClassFigures, Snapshot
 
 TAB = "agents"
 _NONE = "–"
+_GAP = "\N{NO-BREAK SPACE}"
 _COLUMNS = {
     "turn_class": "Turns",
     "arm": "Arm",
@@ -42,14 +43,15 @@ def template_args(page_path: str) -> dict[str, Any]:
 
 def extended_stats(snapshots: Iterable[Snapshot]) -> list[dict[str, Any]]:
     """The rows of the table; cells are text, so that what was not measured is a dash."""
-    rows = [_row(figures) for snapshot in snapshots for figures in snapshot.classes]
+    shown = [figures for snapshot in snapshots for figures in snapshot.classes]
+    # Locust sorts rows by their name, as text.
+    rows = [{"name": f"{place:04}", **_row(figures)} for place, figures in enumerate(shown)]
     return [{"key": TAB, "data": rows}]
 
 
 def _row(f: ClassFigures) -> dict[str, str]:
     errors = ", ".join(f"{name} {count}" for name, count in f.errors_by_class.items())
     return {
-        "name": f"{f.arm} {f.turn_class}",
         "turn_class": f.turn_class,
         "arm": f.arm,
         "turns": str(f.turns),
@@ -73,8 +75,8 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return _NONE
     if seconds < 1.0:
-        return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
-    return f"{seconds:.2f} s" if seconds < 100 else f"{seconds:.0f} s"
+        return f"{seconds * 1e3:{'.3g' if seconds < 0.1 else '.0f'}}{_GAP}ms"
+    return f"{seconds:{'.2f' if seconds < 100 else '.0f'}}{_GAP}s"
 
 
 def share(value: float | None) -> str:
