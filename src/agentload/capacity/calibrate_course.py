@@ -33,6 +33,8 @@ HELD_OUT_S = 20.0
 MARGIN = 1.3  # a predicted duration is taken to be this much longer
 QUIET_SHARE = 2.0  # a gap of more usual gaps than this is a disturbance
 DISTURBED = 0.2  # of the gaps of an idle server's only stream: then it is not idle
+STREAM_SHARE, LEAST_TOKENS = 0.025, 24
+BATCH_SHARE, BATCH_GROWTH, LEAST_BATCH_TOKENS = 0.08, 2.5, 32
 PAIR_CHUNKS, CROWD = 3, 40
 TELLING_TOKENS = 2000  # shorter prompts take one step of most servers
 
@@ -135,7 +137,9 @@ class Course:
 
     def _singles(self) -> None:
         found = self.found
-        heard = [self._play(probes.single(number))[0] for number in range(5)]
+        heard = [self._play(probes.single(0))[0]]
+        tokens = self._affordable(probes.A_TOKENS, usual_gap_s(heard[0]) or 0.01)
+        heard += [self._play(probes.single(number, tokens))[0] for number in range(1, 5)]
         found.jitter = jitter_s(heard)
         for one in heard[1:] or heard:  # the first may have warmed something up
             self._take("A", decode_stretches([one]))
@@ -149,9 +153,23 @@ class Course:
                 "to mend: calibrate an idle server from an idle machine, or --allow-busy"
             )
 
+    def _affordable(self, tokens: int, step_s: float) -> int:
+        """As many tokens of a stream as fit in a small share of the time limit."""
+        return max(LEAST_TOKENS, min(tokens, int(STREAM_SHARE * self._limit_s / step_s)))
+
     def _batches(self) -> None:
+        one = self.found.idle[-1][0]
+        took_s = one.chunks_s[-1] - one.sent_s
         for streams in probes.BATCHES:
-            heard = self._play(probes.batch(streams))
+            # On slow servers a batch four times as large takes up to four times as long.
+            share = BATCH_SHARE * self._limit_s / (BATCH_GROWTH * took_s)
+            tokens = int(min(probes.B_TOKENS, share * probes.B_TOKENS))
+            if tokens < LEAST_BATCH_TOKENS:
+                self.found.skipped.append(f"{streams} streams at once: they would take too long")
+                return
+            start_s = self._target.now_s()
+            heard = self._play(probes.batch(streams, tokens))
+            took_s = (self._target.now_s() - start_s) * probes.B_TOKENS / tokens
             together = _decoded_together(heard)
             self._take(f"B{streams}", decode_stretches(together))
             if len(together) < len(heard) and _held_back(heard):
@@ -211,7 +229,7 @@ class Course:
     def _deep_s(self) -> float:
         """About what one probe of decoding at depth takes."""
         usual_s = usual_gap_s(self.found.idle[-1][0]) or 0.01
-        return probes.DEEP_TOKENS * 2 * usual_s + 1.0
+        return self._affordable(probes.DEEP_TOKENS, usual_s) * 2 * usual_s + 1.0
 
     def _learn_chunks(self, *, capped: bool) -> None:
         """Find the chunk, then read the steps of all cold prompts anew with it."""
@@ -293,7 +311,9 @@ class Course:
             if needed_s > self.left_s:
                 found.skipped.append(f"decoding at {bases}: {self.left_s:.0f} s were left")
                 continue
-            heard = self._play(probes.deep(bases))
+            usual_s = usual_gap_s(found.idle[0][0]) or 0.01
+            tokens = self._affordable(probes.DEEP_TOKENS, usual_s)
+            heard = self._play(probes.deep(bases, tokens))
             self._take(f"D{len(bases)}", decode_stretches(heard))
             if len(heard) == 1:
                 found.idle.append((heard[0], self._uncached(heard[0])))

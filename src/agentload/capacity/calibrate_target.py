@@ -81,7 +81,7 @@ class LiveTarget:
             jobs[0].kill()
             gevent.sleep(SETTLE_S)
         return [
-            heard_of(ask, result, self._speed)
+            heard_of(ask, result, self._speed, alone=len(jobs) == 1)
             for ask, result in zip(probe.asks, results, strict=True)
         ]
 
@@ -141,8 +141,11 @@ class LiveTarget:
         client.stream(body, request_id=f"calibrate-{uuid.uuid4().hex[:12]}", into=result)
 
 
-def heard_of(ask: Ask, result: StreamResult, speed: float = 1.0) -> Heard:
-    """The measured stream. Raises `ProbeError` when it failed or says nothing of its steps."""
+def heard_of(ask: Ask, result: StreamResult, speed: float = 1.0, *, alone: bool = True) -> Heard:
+    """The measured stream. Raises `ProbeError` when it failed or says nothing of its steps.
+
+    Only a stream that was `alone` tells a buffering proxy from a server that fell behind.
+    """
     cut = result.error_class == "aborted_by_test_end"
     if result.status != "success" and not cut:
         name = result.error_class or "error"
@@ -151,7 +154,7 @@ def heard_of(ask: Ask, result: StreamResult, speed: float = 1.0) -> Heard:
         raise ProbeError(f"{name}: {result.error_text}{wait}; to mend: {mend}")
     if not result.chunk_ns or result.send_start_ns is None:
         raise ProbeError("a stream was cut before its first token; to mend: raise --limit-s")
-    if "buffered_stream" in result.flags:
+    if alone and "buffered_stream" in result.flags:
         raise ProbeError(
             "all chunks of a stream came at once at its end: a proxy buffers the answer; to mend: "
             "turn its response buffering off (nginx: proxy_buffering off), or go past it"

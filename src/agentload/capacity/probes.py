@@ -84,14 +84,14 @@ BATCHES = (4, 16, 64)
 LENGTHS = (64, 150, 300, 600, 1200, 2400, 8192)
 
 
-def single(number: int) -> Probe:
+def single(number: int, tokens: int = A_TOKENS) -> Probe:
     """A: one short prompt by itself."""
-    return Probe(f"A{number + 1}: one stream", (_alone(f"A{number}", SHORT, A_TOKENS),))
+    return Probe(f"A{number + 1}: one stream", (_alone(f"A{number}", SHORT, tokens),))
 
 
-def batch(streams: int) -> Probe:
+def batch(streams: int, tokens: int = B_TOKENS) -> Probe:
     """B: short prompts that decode together."""
-    asks = tuple(_alone(f"B{streams}.{i}", 2 * SHORT, B_TOKENS) for i in range(streams))
+    asks = tuple(_alone(f"B{streams}.{i}", 2 * SHORT, tokens) for i in range(streams))
     return Probe(f"B: {streams} streams", asks)
 
 
@@ -122,9 +122,9 @@ def turn(base_tokens: int, new_tokens: int, metronome_tokens: int, after_s: floa
     return Probe(f"D: turn of {new_tokens} at {base_tokens}", (metronome, ask), True)
 
 
-def deep(bases: Sequence[int]) -> Probe:
+def deep(bases: Sequence[int], tokens: int = DEEP_TOKENS) -> Probe:
     """D: cached contexts that decode together at depth."""
-    asks = tuple(Ask(f"C{n}", n, WARM_NEW, DEEP_TOKENS) for n in bases)
+    asks = tuple(Ask(f"C{n}", n, WARM_NEW, tokens) for n in bases)
     return Probe(f"D: decode at {' + '.join(map(str, bases))}", asks)
 
 
