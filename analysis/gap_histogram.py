@@ -18,9 +18,11 @@ class GapHistogram:
         self._dense = np.zeros(DENSE_US, dtype=np.int64)
         self._long_us = np.empty(0, dtype=np.int64)
         self._long_counts = np.empty(0, dtype=np.int64)
+        self._points: tuple[np.ndarray, np.ndarray] | None = None  # until something is added
 
     def add(self, gaps_us: np.ndarray, weights: np.ndarray | None = None) -> None:
         """Count gaps of at least 0 us, each `weights` times (whole numbers), else once."""
+        self._points = None
         short = gaps_us < DENSE_US
         counts = np.bincount(
             gaps_us[short], None if weights is None else weights[short], minlength=DENSE_US
@@ -53,6 +55,11 @@ class GapHistogram:
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """(gap in seconds, count), ascending, without zero counts."""
+        if self._points is None:
+            self._points = self._counted()
+        return self._points
+
+    def _counted(self) -> tuple[np.ndarray, np.ndarray]:
         self._compact()
         short = np.flatnonzero(self._dense)
         values = np.concatenate([short, self._long_us]) / US_PER_S

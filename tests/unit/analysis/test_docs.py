@@ -44,3 +44,18 @@ def test_every_finding_is_documented() -> None:
     assert len(names) > 15
     missing = {name for name in names if name not in text("reading-a-report.md")}
     assert missing == set()
+
+
+def test_every_key_of_the_summary_is_documented() -> None:
+    golden = Path(__file__).parents[2] / "goldens" / "summary-keys.txt"
+    paths = [
+        re.sub(
+            r"(settings|classes)\.\*(?:(?<=settings\.\*).*)?", r"\1", line
+        )  # named by the run, not by the schema
+        for line in golden.read_text(encoding="utf-8").split()
+    ]
+    keys = {key for path in paths for key in re.findall(r"[a-z0-9_]+", path)}
+    words = re.findall(r"`([^`\n]+)`", text("summary-json.md"))
+    documented = {key for word in words for key in re.findall(r"[a-z0-9_]+", word)}
+    assert len(keys) > 100
+    assert keys - documented == set()

@@ -60,7 +60,9 @@ def test_an_empty_histogram_knows_nothing() -> None:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None
+)
 @given(turns=st.lists(st.tuples(GAPS, st.integers(0, 2**32)), min_size=1, max_size=6))
 def test_streamed_figures_equal_the_formulas_of_a_turn(
     tmp_path: Path, turns: list[tuple[list[int], int]]
