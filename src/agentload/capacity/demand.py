@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 from agentload.scenario.model import Scenario
@@ -96,7 +96,7 @@ def of_scenario(
         raise DemandError(
             f"{scenario.name}: its sessions come from a trace; plan with a run of it (--run)"
         )
-    corpus = Corpus()
+    corpus = _corpus()
     rows = []
     for index in range(count):
         session = Session(scenario, index, corpus, chars_per_token, max_model_len)
@@ -109,6 +109,12 @@ def of_scenario(
     if scenario.aborts is not None:
         left_out.append("interruptions (every answer streams to its end)")
     return Demand(scenario.name, _with_fronts(rows), tuple(left_out))
+
+
+@cache
+def _corpus() -> Corpus:
+    """The texts that sessions are drawn from; making them takes seconds."""
+    return Corpus()
 
 
 def _turns(session: Session) -> tuple[PlannedTurn, ...]:

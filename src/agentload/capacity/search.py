@@ -15,7 +15,8 @@ from agentload.sim.core import EngineConfig
 from agentload.sim.profiles.coefficients import CostFile
 
 GROUP = 4  # replicas simulated together where turns move between them
-MOST_USERS = 4096  # of one replica
+MOST_USERS = 1024  # of one replica
+BEYOND_THE_CLIFF = 4  # times the sessions that fit are looked at, for contexts cheap to recompute
 _THRESHOLDS = (0, 512, 1024, 2048, 4096)
 _BUDGETS = (2048, 4096, 8192, 16384)
 _STEP_DOWN = 0.75  # when too few draws meet the limits
@@ -117,10 +118,11 @@ class Bench:
 
     def confident(self, setting: Setting, users: int, draws: int, wanted: float) -> Tried | None:
         """As `tried`; None once so many draws failed that a share `wanted` is out of reach."""
+        needed = math.ceil(wanted * draws - 1e-9)  # 0.9 of 10 draws are 9, whatever floats say
         failed = 0
         for number in range(1, draws + 1):
             failed += not self._one(setting, users, number)[1]
-            if failed > (1 - wanted) * draws:
+            if failed > draws - needed:
                 return None
         return self.tried(setting, users, draws)
 
@@ -153,15 +155,12 @@ def most_users(bench: Bench, setting: Setting) -> int:
 
     Bisection: more sessions are taken to be never easier.
     """
-    low, high = 0, 1
-    fit = int(setting.hardware.sessions_that_fit(bench.demand))
-    if fit > 1 and bench.meets(setting, min(fit, MOST_USERS)):
-        low = min(fit, MOST_USERS)
-        high = low * 2
-    elif fit > 1:
-        high = min(fit, MOST_USERS)
-    while high <= MOST_USERS and bench.meets(setting, high):
+    fit = max(1, int(setting.hardware.sessions_that_fit(bench.demand)))
+    most = min(MOST_USERS, max(32, BEYOND_THE_CLIFF * fit))
+    low, high = 0, min(fit, most)
+    while high <= most and bench.meets(setting, high):
         low, high = high, high * 2
+    high = min(high, most + 1)
     while high - low > max(1, low // 32):
         middle = (low + high) // 2
         low, high = (middle, high) if bench.meets(setting, middle) else (low, middle)
