@@ -20,8 +20,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "write sessions of a scenario or a run in another tool's format",
     ),
     "experiment": ("agentload.experiment.command", "run arms of a scenario and compare them"),
+    "k8s": ("agentload.kubernetes.command", "run, follow, collect and delete runs on a cluster"),
+    "merge": (
+        "agentload.recording.merge_command",
+        "put the shards of a run's workers together to one run folder",
+    ),
     "report": ("analysis.report.command", "tables, findings and report.html of run folders"),
     "compare": ("analysis.compare_command", "compare run folders; exit code for a gate"),
+    "calibrate": ("agentload.capacity.calibrate", "measure what the steps of a server cost"),
+    "fit": ("agentload.capacity.fit_command", "work out what steps cost from finished runs"),
+    "validate": ("agentload.capacity.validate_command", "hold the model against a run"),
+    "plan": ("agentload.capacity.plan_command", "the cheapest settings that meet the limits"),
 }
 
 

@@ -35,6 +35,16 @@ PURE = [
         f"src/agentload/capacity/{name}.py"
         for name in ("probes_steps", "calibrate_course", "calibrate_held_out", "calibrate_delays")
     ),
+    *(
+        f"src/agentload/capacity/{name}.py"
+        for name in ("demand", "draws", "fleet", "routing", "search", "slo", "plan", "plan_command")
+    ),
+    *(
+        f"src/agentload/capacity/{name}.py"
+        for name in ("plan_inputs", "plan_flags", "plan_output", "plan_page", "recorded", "what_if")
+    ),
+    "src/agentload/capacity/validate.py",
+    "src/agentload/capacity/validate_command.py",
     "analysis",
 ]
 STANDARD_LIBRARY_ONLY = "src/agentload/sim/core"
