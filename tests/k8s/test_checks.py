@@ -30,7 +30,10 @@ def test_what_the_project_ships_has_no_fault(folder: Path) -> None:
 
 
 def test_a_run_with_every_component_has_no_fault(tmp_path: Path) -> None:
-    names = ("api-key", "replicas", "router", "session-stickiness", "results-pvc", "gpu-pool")
+    names = (
+        *("api-key", "replicas", "router", "session-stickiness", "results-pvc", "gpu-pool"),
+        *("prometheus-scrape", "network-policy-scrape"),
+    )
     write(
         Wishes("all", K8S / "overlays/demo", tuple(K8S / "components" / n for n in names)), tmp_path
     )

@@ -37,9 +37,11 @@ COMPONENTS: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "chunked-prefill-on": ({}, ()),
     "gpu-pool": ({}, ()),
     "network-policy": ({}, ()),
+    "network-policy-scrape": ({"NetworkPolicy": 2}, ("prometheus-scrape",)),
     "network-policy-server": ({}, ()),
     "prefix-cache-off": ({}, ()),
     "prefix-cache-on": ({}, ()),
+    "prometheus-scrape": ({}, ()),
     "record-on-worker": ({}, ()),
     "replicas": ({}, ()),
     "results-pvc": ({}, ()),
@@ -74,8 +76,7 @@ def test_a_component_adds_what_is_meant(name: str, tmp_path: Path) -> None:
 def test_every_component_builds_in_some_test() -> None:
     there = {path.parent.name for path in (K8S / "components").glob("*/kustomization.yaml")}
     used = {"scenario-file"}  # by the ci overlay
-    elsewhere = {"prometheus-scrape"}  # needs objects of an operator: tested beside the page
-    assert there - elsewhere == set(COMPONENTS) | used
+    assert there == set(COMPONENTS) | used
 
 
 def test_the_four_variants_differ_in_exactly_two_flags() -> None:

@@ -14,7 +14,10 @@ from agentload.kubernetes.render import Wishes, write
 from tests.k8s.conftest import K8S, overlay_folders, render_folder
 
 VERSIONS = ("1.29", "1.31", "1.33", "1.35", "1.37")
-ALL = ("api-key", "replicas", "router", "session-stickiness", "results-pvc", "gpu-pool")
+ALL = (
+    *("api-key", "replicas", "router", "session-stickiness", "results-pvc", "gpu-pool"),
+    *("prometheus-scrape", "network-policy-scrape"),
+)
 
 
 def shape(value: Any) -> Any:

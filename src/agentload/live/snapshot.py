@@ -110,6 +110,7 @@ class LoadFigures:
     workers: int = 0
     workers_missing: int = 0
     rows_queued: int = 0
+    rows_lost: int | None = None  # sent but not recorded; None before the run is over
 
 
 @dataclass(frozen=True, slots=True)

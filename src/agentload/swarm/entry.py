@@ -17,6 +17,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from agentload.client.settings import SettingsError
 from agentload.clock import Clock, MonotonicClock
 from agentload.swarm.dispatch import settle_users
+from agentload.swarm.live.views import show_live
 from agentload.swarm.load_side import LoadSide
 from agentload.swarm.open_port import open_port_carefully, outlive_messages
 from agentload.swarm.options import add_options
@@ -51,6 +52,7 @@ def _on_init(environment: Any, runner: Any, web_ui: Any = None, **_: Any) -> Non
     if web_ui is not None:
         protect(web_ui)
     owner = _make_owner(environment, runner, clock)
+    show_live(environment)
     _listen(environment, owner)
     if web_ui is not None:
         add_pages(web_ui, environment, owner)

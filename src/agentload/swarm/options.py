@@ -6,6 +6,7 @@ API key comes from a file or from the environment of each process.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,7 +85,28 @@ def add_options(parser: Any) -> None:
         help="JSON object of what else is in force at the server, for the manifest",
         **hidden,
     )
+    add(
+        "--metrics-port",
+        type=_port,
+        metavar="PORT",
+        help="serve /agentload/metrics (OpenMetrics) here as well, without login",
+        **hidden,
+    )
+    add(
+        "--no-live",
+        action="store_true",
+        help="headless: print Locust's own table instead of the live figures",
+        **hidden,
+    )
     parser.set_defaults(stop_timeout=str(DEFAULT_STOP_TIMEOUT_S))
+
+
+def _port(text: str) -> int:
+    """A TCP port; ValueError is told by the parser, with the option's name."""
+    port = int(text)
+    if not 1 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text} is no port: 1 to 65535")
+    return port
 
 
 def target_flags(options: Any, host: str | None) -> dict[str, str | None]:

@@ -178,7 +178,8 @@ class RunBoard:
 
     def _load(self, statuses: Mapping[str, tally.Status]) -> LoadFigures:
         known = list(statuses.values())
-        verdict = self._run.manifest.verdict or self._verdict_now(statuses)
+        manifest = self._run.manifest
+        verdict = manifest.verdict or self._verdict_now(statuses)
         return LoadFigures(
             light=_LIGHTS.get(verdict.level, "unknown") if known else "unknown",
             level=verdict.level if known else None,
@@ -188,6 +189,7 @@ class RunBoard:
             workers=len(self._run.spec.ranks),
             workers_missing=len(self._run.watch.absent_since_s),
             rows_queued=tally.total(known, "rows_queued"),
+            rows_lost=None if manifest.verdict is None else manifest.counts.lost,
         )
 
     def _verdict_now(self, statuses: Mapping[str, tally.Status]) -> Judgement:
