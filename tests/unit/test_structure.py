@@ -37,6 +37,10 @@ PURE = [
     ),
     *(
         f"src/agentload/capacity/{name}.py"
+        for name in ("estimate_engine", "fit_run", "fit_paths", "fit_inputs", "fit_command")
+    ),
+    *(
+        f"src/agentload/capacity/{name}.py"
         for name in ("demand", "draws", "fleet", "routing", "search", "slo", "plan", "plan_command")
     ),
     *(
