@@ -103,6 +103,7 @@ def _measure(setting: Setting, given: argparse.Namespace, costs: Path) -> None:
                 _run(
                     ["agentload.capacity.calibrate", "--base-url", url, "--model", MODEL,
                      "--depth", str(DEPTH), "--limit-s", str(LIMIT_S), "--allow-busy",
+                     "--max-num-batched-tokens", str(setting.in_force["max_num_batched_tokens"]),
                      "--out", str(costs)], text,
                 )  # fmt: skip
         spacing = _spacing_s(read_cost_file(costs))

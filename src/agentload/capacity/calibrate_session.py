@@ -30,6 +30,7 @@ from agentload.sim.core import Frontend
 from agentload.sim.profiles import NEWEST, CostFile, InForce, version_profile
 
 REQUESTS = 250  # about what a calibration sends
+LARGEST_ERROR = 0.99  # a larger one says no more: nothing can be planned with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class Session:
             held.shifted(heard, probe), heard, config, cost, Frontend(base, per_token)
         )
         self._compared = held.compare(heard, by_model)
-        errors = {row.name: abs(row.error) for row in self._compared}
+        errors = {row.name: min(LARGEST_ERROR, abs(row.error)) for row in self._compared}
         return file.model_copy(
             update={
                 "step_discrepancy": round(
@@ -214,6 +215,12 @@ class Session:
             yield f"warning: {warning}"
         yield from coefficient_lines(self._file, self._estimate)
         yield from in_force_lines(self._file)
+        chunking = self._gathered.chunking
+        if chunking is not None and chunking.chunk is not None and not chunking.exact:
+            yield (
+                f"  chunks of {chunking.low} to {chunking.high} tokens explain the probes about "
+                "as well: give --max-num-batched-tokens if you know it"
+            )
         if self._compared:
             yield from compared_lines(self._compared)
         for skipped in self._gathered.skipped:

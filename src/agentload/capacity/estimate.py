@@ -104,7 +104,7 @@ def cost_file(
         source=source,
         correlation=belief.correlation(),
         draws=np.hstack([padded, frontend_draws]).tolist(),
-        step_discrepancy=round(max(belief.discrepancy, step_discrepancy or 0.0), 4),
+        step_discrepancy=round(min(0.99, max(belief.discrepancy, step_discrepancy or 0.0)), 4),
         ttft_discrepancy=round(ttft_discrepancy, 4),
         in_force=in_force,
         version_profile=version_profile,
