@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agentload.recording.merge import merge
 from tests.e2e.locust_process import RunFolder
 from tests.netns.conftest import Starts, wanted
 from tests.netns.fleet import fleet_in
@@ -278,6 +279,11 @@ def test_a_worker_that_stays_cut_off_keeps_its_rows_and_is_named(played: Playing
     missing = one.fleet.finished() - ids(run)
     assert len(missing) > 2
     assert missing <= one.fleet.spooled()
+    merged = run.path.with_name("merged")
+    shards = list(one.fleet.spool_of(one.fleet.worker_hosts[0]).glob("*/*"))
+    merge(run.path, shards, merged, allow_missing=False, compress=False)
+    assert ids(RunFolder(merged)) >= one.fleet.finished()
+    assert RunFolder(merged).manifest["counts"]["lost"] == 0
 
 
 def absent_worker(played: Played) -> str:
