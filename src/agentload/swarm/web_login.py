@@ -17,7 +17,7 @@ USER, PASSWORD = "AGENTLOAD_WEB_USER", "AGENTLOAD_WEB_PASSWORD"
 LOGIN_PATH = "/agentload/login"
 WRONG_ANSWER_S = 1.0  # before a wrong password is told so: guessing takes its time
 EXIT_INPUT = 2
-_OPEN = ("locust.login", "locust.send_assets", "agentload_login")  # endpoints of the login page itself
+_OPEN = ("locust.login", "locust.send_assets", "agentload_login")  # the login page itself
 
 
 class _PageUser(UserMixin):  # type: ignore[misc]  # flask_login has no types
