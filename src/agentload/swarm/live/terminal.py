@@ -125,12 +125,15 @@ def _handlers() -> Iterator[logging.StreamHandler[Any]]:
 
 
 class Terminal:
-    """Shows whichever run goes on, once a second."""
+    """Shows whichever run goes on, once a second.
 
-    def __init__(self) -> None:
-        self._view: LiveBlock | PlainLines
+    `shared`: other processes write to the same terminal. A block would wipe out their lines.
+    """
+
+    def __init__(self, *, shared: bool) -> None:
         dumb = Console(file=sys.stderr).is_dumb_terminal
-        self._view = LiveBlock(sys.stderr) if sys.stderr.isatty() and not dumb else PlainLines()
+        has_block = sys.stderr.isatty() and not dumb and not shared
+        self._view: LiveBlock | PlainLines = LiveBlock(sys.stderr) if has_block else PlainLines()
         self._shower = gevent.spawn(self._forever)
 
     def close(self, **_: Any) -> None:

@@ -20,7 +20,8 @@ def show_live(environment: Any) -> None:
         # Locust's own table of whole requests, rounded, would come between every two seconds. It
         # still comes at the end.
         options.only_summary = True
-        environment.events.quitting.add_listener(Terminal().close)
+        terminal = Terminal(shared=bool(options.processes))
+        environment.events.quitting.add_listener(terminal.close)
 
 
 def _serve(port: int) -> None:
