@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -13,7 +18,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.e2e.locust_process import Bench, Locust, WebPage, free_port, until
+from tests.e2e.locust_process import SCENARIO, Bench, Locust, WebPage, free_port, until
 from tests.e2e.sim_process import Sim
 
 KEY = "canary-key-4711"
@@ -119,10 +124,62 @@ def started(folder: Path, server: Sim, *args: str, env: dict[str, str] | None = 
     return live
 
 
-@pytest.fixture(scope="session")
-def live(server: Sim, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    made = started(tmp_path_factory.mktemp("live"), server)
+def asked(
+    live: Live,
+    path: str,
+    method: str = "GET",
+    form: dict[str, str] | None = None,
+    token: str | None = None,
+    **headers: str,
+) -> tuple[int, dict[str, str], str]:
+    """One request as a program sends it, redirects not followed."""
+    data = urllib.parse.urlencode(form or {}).encode() if method == "POST" else None
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    if token is not None:
+        named["X-Agentload-Token"] = token
+    request = urllib.request.Request(live.url(path), data, named, method=method)
+
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: Any, **__: Any) -> None:
+            return None
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), Stay())
+    try:
+        answer = opener.open(request, timeout=WAIT_S)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        return answer.status, dict(answer.headers), answer.read().decode("utf-8", "replace")
+
+
+def token_of(live: Live) -> str:
+    return asked(live, "/agentload")[2].split('name="agentload-token" content="')[1].split('"')[0]
+
+
+@pytest.fixture
+def fresh(server: Sim, tmp_path: Path) -> Iterator[Live]:
+    """Before its first run."""
+    made = started(tmp_path, server)
     try:
         yield made
     finally:
         made.bench.close()
+
+
+@pytest.fixture(scope="session")
+def live(server: Sim, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """After a short run, which a program started as the page does."""
+    made = started(tmp_path_factory.mktemp("live"), server)
+    try:
+        form = {"scenario": str(SCENARIO), "users": "4", "after_turns": "40"}
+        status, _, text = asked(made, "/agentload/start", "POST", form, token_of(made))
+        assert (status, json.loads(text)) == (202, {"faults": []})
+        until(lambda: is_over(made), "the run is over", WAIT_S)
+        yield made
+    finally:
+        made.bench.close()
+
+
+def is_over(live: Live) -> bool:
+    answer = json.loads(asked(live, "/agentload/snapshot")[2])
+    return answer["run"] is not None and answer["run"]["state"] == "complete"

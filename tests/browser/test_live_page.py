@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
 
-from tests.browser.conftest import KEY, WAIT_S, Browser, Live, started
+from tests.browser.conftest import KEY, WAIT_S, Browser, Live, asked, started, token_of
 from tests.e2e.locust_process import until
 from tests.e2e.sim_process import Sim
 
@@ -24,13 +24,33 @@ fetch(url).then(async (a) => done([a.status, Object.fromEntries(a.headers), awai
 """
 
 
+def test_the_form_works_by_keyboard(browser: Browser, live: Live) -> None:
+    browser.driver.get(live.url())
+    until(lambda: browser.element("new").is_enabled(), "the page is ready", WAIT_S)
+
+    def press(*keys: str) -> str:
+        """The id of what has the focus after these keys."""
+        ActionChains(browser.driver).send_keys(*keys).perform()
+        focused = browser.driver.switch_to.active_element
+        return str(focused.get_attribute("id") or focused.get_attribute("class"))
+
+    reached = [press(Keys.TAB) for _ in range(3)]
+    assert reached == ["skip", "brand", "new"]
+    assert press(Keys.ENTER) == "scenario"
+    assert browser.element("new").get_attribute("aria-expanded") == "true"
+    reached = [press(Keys.TAB) for _ in range(12)]
+    assert reached[-2:] == ["go", "cancel"]
+    assert press(Keys.ESCAPE) == "new"
+    assert not browser.element("start").is_displayed()
+
+
 def fetched(browser: Browser, path: str) -> tuple[int, dict[str, str], str]:
     status, headers, text = browser.driver.execute_async_script(FETCH, path)
     return status, headers, text
 
 
-def test_a_run_from_the_form_to_its_report_and_a_second_one(browser: Browser, live: Live) -> None:
-    browser.driver.get(live.url())
+def test_a_run_from_the_form_to_its_report_and_a_second_one(browser: Browser, fresh: Live) -> None:
+    browser.driver.get(fresh.url())
     assert browser.text("state") == "no run yet"
     browser.click("new")
 
@@ -42,7 +62,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(browser: Browser, li
     assert "a whole number from 1" in faults["users"]
     assert "slos.tool.ttft_s" in faults["set"]
     assert browser.driver.switch_to.active_element.get_attribute("name") == "users"
-    assert live.bench.folders() == []
+    assert fresh.bench.folders() == []
     browser.picture("faults")
     browser.write(users="6", duration="10m", model="other", set="slos.tool.ttft_s=0.5")
     browser.click("go")
@@ -61,7 +81,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(browser: Browser, li
 
     browser.click("stop")
     browser.wait_state("interrupted", "complete")
-    folder = live.bench.folder()
+    folder = fresh.bench.folder()
     assert str(folder.path) == browser.text("folder")
     until(
         lambda: browser.turns() == sum(row["stage"] == "run" for row in folder.rows()),
@@ -82,17 +102,17 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(browser: Browser, li
     assert (status, "<title>" in text) == (200, True)
     assert headers["content-disposition"].startswith("inline")
 
-    assert asked(live, "/stats/reset", "POST")[2] == "ok"
+    assert asked(fresh, "/stats/reset", "POST")[2] == "ok"
     browser.click("new")
     browser.write(arm="<b>second</b>")
     browser.click("go")
     until(lambda: "<b>second</b>" in browser.text("classes"), "the second run is shown", WAIT_S)
     assert "chunked-on" in browser.text("earlier")
-    assert "&lt;b&gt;second" in live.page.get("/agentload")
-    assert "<b>second" not in live.page.get("/agentload")
+    assert "&lt;b&gt;second" in fresh.page.get("/agentload")
+    assert "<b>second" not in fresh.page.get("/agentload")
     browser.click("stop")
     browser.wait_state("interrupted", "complete")
-    one, two = live.bench.folders()
+    one, two = fresh.bench.folders()
     assert one.manifest["run_id"] != two.manifest["run_id"]
     assert [f.manifest["state"] for f in (one, two)] == ["interrupted"] * 2
     logged = [entry["message"] for entry in browser.driver.get_log("browser")]
@@ -186,41 +206,14 @@ def memory(driver: Any) -> dict[str, int]:
     return {**counters, "heap": int(heap)}
 
 
-def asked(
-    live: Live, path: str, method: str = "GET", **headers: str
-) -> tuple[int, dict[str, str], str]:
-    """One request as a program sends it, redirects not followed."""
-    data = b"" if method == "POST" else None
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    request = urllib.request.Request(live.url(path), data, named, method=method)
-
-    class Stay(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: Any, **__: Any) -> None:
-            return None
-
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), Stay())
-    try:
-        answer = opener.open(request, timeout=WAIT_S)
-    except urllib.error.HTTPError as error:
-        answer = error
-    with answer:
-        return answer.status, dict(answer.headers), answer.read().decode("utf-8", "replace")
-
-
-def token_of(live: Live) -> str:
-    return asked(live, "/agentload")[2].split('name="agentload-token" content="')[1].split('"')[0]
-
-
 @pytest.mark.parametrize("action", ["start", "stop", "report/x"])
 def test_nothing_is_started_or_stopped_but_by_the_page_itself(live: Live, action: str) -> None:
     path, token = f"/agentload/{action}", token_of(live)
     assert asked(live, path)[0] == 405
     assert asked(live, path, "POST")[0] == 403
-    assert asked(live, path, "POST", X_Agentload_Token="x" * len(token))[0] == 403
-    elsewhere = {"Origin": "https://evil.example", "X_Agentload_Token": token}
-    assert asked(live, path, "POST", **elsewhere)[0] == 403
-    cross = {"Sec_Fetch_Site": "cross-site", "X_Agentload_Token": token}
-    assert asked(live, path, "POST", **cross)[0] == 403
+    assert asked(live, path, "POST", token="x" * len(token))[0] == 403
+    assert asked(live, path, "POST", token=token, Origin="https://evil.example")[0] == 403
+    assert asked(live, path, "POST", token=token, Sec_Fetch_Site="cross-site")[0] == 403
 
 
 @pytest.mark.parametrize("path", ["/swarm", "/stop", "/stats/reset"])
@@ -264,8 +257,8 @@ def test_answers_hold_no_key_and_stay_with_their_origin(live: Live) -> None:
     ],
 )
 def test_downloads_stay_in_the_run_folder(live: Live, path: str) -> None:
-    run = json.loads(asked(live, "/agentload/snapshot")[2])["run"]
-    run_id = run["run_id"] if run else "none"
+    run_id = json.loads(asked(live, "/agentload/snapshot")[2])["run"]["run_id"]
+    assert asked(live, f"/agentload/files/{run_id}/manifest.json")[0] == 200
     status, _, text = asked(live, "/agentload/files/" + path.format(run=run_id))
     assert status in (301, 308, 404)
     assert "root:" not in text
