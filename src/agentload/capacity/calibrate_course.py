@@ -62,7 +62,7 @@ class Gathered:
     beside: list[tuple[Heard, float, float]] = field(default_factory=list)  # start, usual gap
     cold: dict[int, tuple[Heard, Heard]] = field(default_factory=dict)
     chunking: Chunking | None = None
-    cached_share: float | None = None
+    caching: bool | None = None  # whether a repeated prompt was cheaper
     streams_together: int | None = None
     skipped: list[str] = field(default_factory=list)
     depth_tokens: int = 0
@@ -302,8 +302,11 @@ class Course:
         found = self.found
         deepest = max(found.cold)
         caching = self._limits.prefix_caching is not False
-        for new_tokens in probes.TURNS_NEW:
-            caching = caching and self._warm_turn(deepest, new_tokens)
+        for number, new_tokens in enumerate(probes.TURNS_NEW):
+            if caching:
+                # The shortest turn tells; a long one takes as long as a short cold prompt.
+                caching = self._warm_turn(deepest, new_tokens) or number > 0
+        found.caching = caching
         if not caching:
             found.skipped.append("decoding of several at depth: prefixes are not cached")
         for bases in self._deep_groups(deepest) if caching else [[deepest]]:
@@ -328,9 +331,6 @@ class Course:
             caching = warm.cached_tokens > 0.5 * cold.prompt_tokens
         else:
             caching = warm.ttft_s < 0.6 * cold.ttft_s
-        found.cached_share = (
-            None if warm.cached_tokens is None else warm.cached_tokens / warm.prompt_tokens
-        )
         if caching:
             chunk = (found.chunking.chunk if found.chunking else None) or 1 << 30
             cached = warm.prompt_tokens - self._uncached(warm)
@@ -371,7 +371,7 @@ def _held_back(heard: Sequence[Heard]) -> bool:
     end = min(one.chunks_s[-1] for one in heard)
     began = sorted(one.ttft_s for one in heard)[len(heard) // 4]
     late = [one for one in heard if one.chunks_s[0] >= end and one.sent_s + 2 * began < end]
-    return len(late) >= 2
+    return len(late) >= max(2, len(heard) // 8)
 
 
 def _steps_between(metronome: Heard, first: int, last: int) -> int:

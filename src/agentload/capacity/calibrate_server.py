@@ -80,7 +80,7 @@ def rate_limit(headers: Mapping[str, str], requests: int, tokens: int) -> str:
         number = re.match(r"\d+", value.strip())
         if found is None or number is None:
             continue
-        needed = tokens if found.group(2) == "tokens" else requests
+        needed = tokens if (found.group(2) or "").lower() == "tokens" else requests
         if int(number.group()) < needed:
             return f"header {name}: {value}, and a calibration sends about {needed}"
     return ""

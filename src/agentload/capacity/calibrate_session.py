@@ -113,14 +113,18 @@ class Session:
             version = str(told["version"]) if isinstance(told, dict) else None
         except (RequestFailure, KeyError):
             pass
+        # A client of its own: its page may live on another host than the connections kept so far.
+        pages = Client(self._settings)
         try:
-            page = self._client.ask("GET", self._wishes.metrics_url or f"{root}/metrics").body
+            page = pages.ask("GET", self._wishes.metrics_url or f"{root}/metrics").body
         except RequestFailure as failure:
             self._warnings.append(
                 f"no /metrics ({failure.error_class}): whether the server was idle, the size of "
                 "its KV cache and its block size are not known; give the page by --metrics-url"
             )
             return Facts(version=version)
+        finally:
+            pages.close()
         return read_metrics(page.decode("utf-8", "replace"), version)
 
     def _refuse_busy(self, facts: Facts, when: str) -> None:
@@ -232,9 +236,7 @@ def in_force(found: Gathered, target: Target, facts: Facts, async_scheduling: bo
     """The settings that probes and pages showed."""
     chunking = found.chunking
     several = chunking is not None and chunking.chunk is not None
-    caching = facts.prefix_caching
-    if caching is None and found.cached_share is not None:
-        caching = found.cached_share > 0.5
+    caching = found.caching if facts.prefix_caching is None else facts.prefix_caching
     return InForce(
         max_num_batched_tokens=chunking.max_num_batched_tokens if chunking else None,
         long_prefill_token_threshold=chunking.long_prefill_token_threshold if chunking else None,
