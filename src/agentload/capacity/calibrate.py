@@ -128,10 +128,12 @@ def _calibrate(given: argparse.Namespace, prior: Prior, sheet: ReplicaProfile | 
     for line in session.lines():
         print(line)
     if given.dry_run and sheet is not None:
-        from agentload.capacity.calibrate_print import truth_lines
+        from agentload.capacity.calibrate_print import step_lines, truth_lines
 
         truth = {n: sheet.cost_file.coefficient(n).value for n in ("c0", "c1", "c2", "c3", "c4")}
-        print("\n".join(truth_lines(file, truth)))
+        if file.form == "linear":  # else the coefficients mean something else
+            print("\n".join(truth_lines(file, truth)))
+        print("\n".join(step_lines(file, sheet.cost)))
     print(f"written: {given.out}")
     return 0
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agentload.capacity.calibrate_held_out import Compared
 from agentload.capacity.estimate import Estimate
+from agentload.sim.core import StepCost
 from agentload.sim.profiles import DRAWN, CostFile
 
 _UNITS = {
@@ -76,6 +77,20 @@ def compared_lines(rows: Sequence[Compared]) -> Iterator[str]:
             f"  {row.name:<24}{row.predicted * scale:>9.1f}{unit:<3}"
             f"{row.measured * scale:>9.1f}{unit:<3}{row.error:>+8.1%}"
         )
+
+
+def step_lines(file: CostFile, truth: StepCost) -> Iterator[str]:
+    """Steps by a dry run's own cost against what the probes found; what plans rest on."""
+    depth = file.depth_tokens or 1
+    yield f"  {'dry run, ms a step':<32}{'true':>9}{'found':>9}{'error':>8}"
+    for name, step in (
+        ("one short stream", (0, 1, 100, 0.0)),
+        (f"ten streams at {depth}", (0, 10, 10 * depth, 0.0)),
+        (f"turn of 450 at {depth}", (450, 1, depth, 450.0 * depth)),
+        ("chunk of 2048, cold", (2048, 1, 100, 2048 * 1024.0)),
+    ):
+        true, found = truth.step_s(*step), file.step_cost().step_s(*step)
+        yield f"  {name:<32}{true * 1e3:>9.2f}{found * 1e3:>9.2f}{found / true - 1:>+8.1%}"
 
 
 def truth_lines(file: CostFile, truth: Mapping[str, float]) -> Iterator[str]:

@@ -169,3 +169,7 @@ def _lines(
     yield from in_force_lines(file)
     yield "only the linear form is fitted: whole turns cannot tell it from the roofline"
     yield f"not modelled: {'; '.join(file.not_modelled)}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
