@@ -18,7 +18,7 @@ from agentload.clock import NS_PER_S, Clock, RunClock
 from agentload.live.counting import LiveTurns
 from agentload.live.wire import LiveSender
 from agentload.recording.health import CpuShare, LoopLag, throttled_periods
-from agentload.recording.record import LoadgenSample, RunEvent
+from agentload.recording.record import LoadgenSample, RunEvent, TurnRecord
 from agentload.recording.recorder import Recorder
 from agentload.recording.turn_rows import TurnContext, turn_rows
 from agentload.recording.verdict import BUSY_CPU
@@ -96,6 +96,7 @@ class LoadRun:
         self.live = LiveSender(LiveTurns(counting_rules(self.plan, self.scenario)))
         self.gate = Event()
         self.stopping = False
+        self.on_row: Callable[[TurnRecord], None] | None = None  # after all else
         self.in_flight = 0
         self.deadlines = deadlines
         self._token_source = token_source(self.scenario, spec.model, spec.token_cuts)
@@ -230,6 +231,8 @@ class LoadRun:
         gaps = () if trace is None else usable_gaps_us(trace.gaps_us, trace.gap_marks)
         self.live.turns.add(row, gaps)
         self._count_error(result)
+        if self.on_row is not None:
+            self.on_row(row)
 
     def _count_chunks(self, result: StreamResult, gaps_s: list[float]) -> None:
         counters = self.counters

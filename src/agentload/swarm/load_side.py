@@ -17,6 +17,7 @@ from agentload.recording.recorder import Recorder
 from agentload.swarm import current
 from agentload.swarm.load_run import LoadRun
 from agentload.swarm.open_load import InterferingPrompts
+from agentload.swarm.spans import span_writer
 from agentload.swarm.spec import RunSpec
 from agentload.swarm.target import deadlines_of, target_settings
 from agentload.swarm.texts import Texts
@@ -79,6 +80,7 @@ class LoadSide:
             basis,
             (run.scenario, corpus, spec.chars_per_token, spec.max_model_len, spec.run_salt),
         )
+        run.on_row = span_writer(run)
         prepare_process(settings)
         self.run = run
         self._samplers = [
