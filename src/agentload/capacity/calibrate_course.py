@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -268,6 +268,7 @@ class Course:
         needed_s = MARGIN * 2 * self._cold_s(tokens) + 1.0
         if tokens > self._depth or needed_s + 3 * self._deep_s() > self.left_s:
             self.found.skipped.append("whether a prefill threshold is set: no time, or too deep")
+            self.found.chunking = replace(chunking, long_prefill_token_threshold=None)
             return
         count, after_s = self._metronome(2 * tokens)
         metronome, *two = self._play(probes.pair(tokens, count, after_s))
