@@ -28,11 +28,9 @@ def main(argv: Sequence[str]) -> int:
     the runs cannot be compared, 4 when no rule fails and one cannot be decided.
     """
     options = _parser().parse_args(argv)
-    try:
-        rules = [parse_rule(text) for text in options.fail_if]
-        runs = [measure(folder, keep_good_rows=options.keep_good_rows) for folder in options.runs]
-    except (BadInputError, ValueError) as error:
-        print(f"agentload compare: {error}", file=sys.stderr)
+    rules, runs, faults = _read(options)
+    if faults:
+        print("\n".join(f"agentload compare: {fault}" for fault in faults), file=sys.stderr)
         return BAD_INPUT
     obstacle = obstacle_of(runs)
     if obstacle is not None:
@@ -45,6 +43,24 @@ def main(argv: Sequence[str]) -> int:
             console.print(line, style="yellow", markup=False)
     _print(arms, console)
     return _judge(rules, arms, console)
+
+
+def _read(options: argparse.Namespace) -> tuple[list[Rule], list[Measured], list[Exception]]:
+    """Rules, runs, and every fault of both."""
+    rules: list[Rule] = []
+    runs: list[Measured] = []
+    faults: list[Exception] = []
+    for text in options.fail_if:
+        try:
+            rules.append(parse_rule(text))
+        except ValueError as error:
+            faults.append(error)
+    for folder in options.runs:
+        try:
+            runs.append(measure(folder, keep_good_rows=options.keep_good_rows))
+        except (BadInputError, ValueError) as error:
+            faults.append(error)
+    return rules, runs, faults
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +16,17 @@ Verdict = Literal["pass", "fail", "undecided"]
 
 _RULE = re.compile(
     r"\s*(?:(?P<turns>cold|later)\.)?(?P<name>[a-z0-9_]+)\s*(?P<op>[<>])\s*"
-    r"(?P<sign>[+-]?)(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|ms|s|points)?\s*"
+    r"(?P<sign>[+-]?)(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|ms|s|points)?\s*",
+    re.ASCII,  # digits of other scripts are no numbers here
 )
 _GROUP = {"cold": "cold", "later": LATER, None: LATER}
 _SCALE = {"%": 0.01, "ms": 0.001, "s": 1.0, "points": 0.01, None: 1.0}
+# None: a share is a number from 0 to 1, and a figure whose name ends in its unit needs no other.
+_UNITS = {
+    "s": ("%", "s", "ms"),
+    "share": ("%", "points", None),
+    "s per 1k tokens": ("%", "s", "ms", None),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +64,48 @@ def parse_rule(text: str) -> Rule:
     if found is None or found["name"] not in names:
         raise ValueError(
             f"{text!r} is no rule: [cold.|later.]FIGURE > or < [+|-]NUMBER[%|s|ms|points], such as "
-            f"'ttft_p99 > +10%'; figures are {', '.join(names)}"
+            f"'ttft_p99 > +10%'; later is the default; figures are {', '.join(names)}"
         )
+    rule = _rule(text, found, names[found["name"]])
+    fault = _unit_fault(rule.statistic, found["unit"], rule.kind) or _bound_fault(rule)
+    if fault is not None:
+        raise ValueError(f"{text!r}: {fault}")
+    return rule
+
+
+def _rule(text: str, found: re.Match[str], statistic: Statistic) -> Rule:
     unit, signed = found["unit"], bool(found["sign"])
-    if unit == "%" and not signed:
-        raise ValueError(f"{text!r}: a bound in % needs a sign, as it is a change from A to B")
     kind: Literal["relative", "difference", "value"] = (
-        "relative" if unit == "%" else "difference" if signed else "value"
+        "value" if not signed else "relative" if unit == "%" else "difference"
     )
     bound = float(found["number"]) * _SCALE[unit] * (-1 if found["sign"] == "-" else 1)
-    above = found["op"] == ">"
-    return Rule(text.strip(), _GROUP[found["turns"]], names[found["name"]], above, bound, kind)
+    group = _GROUP[found["turns"]]
+    return Rule(" ".join(text.split()), group, statistic, found["op"] == ">", bound, kind)
+
+
+def _unit_fault(statistic: Statistic, unit: str | None, kind: str) -> str | None:
+    allowed = _UNITS[statistic.unit]
+    if unit not in allowed:
+        named = ", ".join(u or "no unit" for u in allowed)
+        return f"{statistic.name} is measured in {statistic.unit}; allowed here are {named}"
+    if unit == "%" and kind == "value":
+        return "a bound in % needs a sign, as it is a change from A to B"
+    return None
+
+
+def _bound_fault(rule: Rule) -> str | None:
+    """Why no run could ever break the rule: a gate that cannot fail hides a slip of the pen."""
+    if not math.isfinite(rule.bound):
+        return "the bound is too large a number"
+    if rule.kind == "relative":
+        return "nothing falls by 100 % or more" if rule.bound <= -1 else None
+    if rule.statistic.unit == "share" and abs(rule.bound) > 1:
+        return "a share is from 0 to 1, or 0 to 100 points"
+    if rule.kind == "value" and rule.bound == 0 and not rule.above:
+        return "nothing is below 0"
+    if rule.kind == "value" and rule.statistic.unit == "share" and rule.bound == 1 and rule.above:
+        return "no share is above 1"
+    return None
 
 
 def judge(rule: Rule, paired: Paired, a: str, b: str) -> Judged:
