@@ -69,6 +69,7 @@ def test_nothing_is_open_before_the_login(no_target: Bench) -> None:
     assert browser.open("/")[1].startswith("/login")
     assert browser.open("/stats/requests")[1].startswith("/login")
     assert browser.open("/no/such/page")[1].startswith("/login")
+    assert browser.open("/agentload/metrics")[1].startswith("/login")
     assert browser.open("/swarm", scenario="x.yaml")[0] == 401
     assert browser.open("/stats/requests", basic("operator", "wrong"))[0] == 401
 
@@ -77,7 +78,10 @@ def test_nothing_is_open_before_the_login(no_target: Bench) -> None:
     assert browser.open("/stats/requests")[1].startswith("/login")
 
     program = Browser(port)
-    assert program.open("/stats/requests", basic("operator", PASSWORD))[0] == 200
+    stats = program.open("/stats/requests", basic("operator", PASSWORD))
+    assert stats[:2] == (200, "/stats/requests")
+    status, where, page = program.open("/agentload/metrics", basic("operator", PASSWORD))
+    assert (status, where, page) == (200, "/agentload/metrics", "# EOF\n")  # before any run
     assert program.open("/stats/requests")[1].startswith("/login")
 
     status, where, page = browser.open("/agentload/login", username="operator", password=PASSWORD)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gevent
-from flask import Response, redirect, request, session, url_for
+from flask import Request, Response, redirect, request, session, url_for
 from flask_login import UserMixin, current_user, login_user
 
 USER, PASSWORD = "AGENTLOAD_WEB_USER", "AGENTLOAD_WEB_PASSWORD"
@@ -47,14 +47,20 @@ def protect(web_ui: Any, env: Mapping[str, str] = os.environ) -> None:
     app.secret_key = secrets.token_bytes(32)  # a login ends with the process
     app.config.update(SESSION_COOKIE_SAMESITE="Strict", SESSION_COOKIE_HTTPONLY=True)
     web_ui.login_manager.user_loader(lambda name: _PageUser(name) if name == user else None)
+
+    @web_ui.login_manager.request_loader  # type: ignore[untyped-decorator]
+    def of_basic(asked: Request) -> _PageUser | None:
+        """Without it Locust's own check of its routes would send programs to the login page."""
+        basic = asked.authorization
+        known = basic is not None and is_right(basic.username, basic.password)
+        return _PageUser(user) if known else None
+
     web_ui.auth_args = {"username_password_callback": LOGIN_PATH, "title": "agentload"}
 
     @app.before_request  # type: ignore[untyped-decorator]
     def ask() -> Any:
         basic = request.authorization
         if request.endpoint in _OPEN or current_user.is_authenticated:
-            return None
-        if basic is not None and is_right(basic.username, basic.password):
             return None
         if request.method == "GET" and basic is None:
             return redirect(url_for("locust.login"))
