@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from analysis.finding import rows_by
 from analysis.measured import Measured
 from analysis.server import Scrape
 from analysis.waterfall import prefill_s_per_token
@@ -41,6 +42,7 @@ class Moves:
 
     `lost_tokens`: what the moved ones computed again beyond what the others of the run had to;
     an upper bound where no turn stayed. `lost_share` is of all prompt tokens of the window.
+    `file_rows` are lines of `turns.csv`: the moved turns that lost most.
     `ttft_s`: what a moved turn's share of it takes to prefill; None = no prefill times.
     """
 
@@ -49,6 +51,7 @@ class Moves:
     lost_tokens: float
     lost_share: float
     ttft_s: float | None
+    file_rows: tuple[int, ...] = ()
 
     @property
     def moved_share(self) -> float:
@@ -126,7 +129,8 @@ def moves(turns: pd.DataFrame) -> Moves | None:
     moved = usable & (ordered["replica"].astype(object) != before).to_numpy()
     stayed = usable & ~moved
     kept = float(cached[stayed].sum() / reusable[stayed].sum()) if stayed.any() else 1.0
-    lost = float(np.clip(min(kept, 1.0) * reusable[moved] - cached[moved], 0.0, None).sum())
+    lost_by_turn = np.clip(min(kept, 1.0) * reusable[moved] - cached[moved], 0.0, None)
+    lost = float(lost_by_turn.sum())
     count = int(moved.sum())
     cost = prefill_s_per_token(ordered)
     return Moves(
@@ -135,4 +139,5 @@ def moves(turns: pd.DataFrame) -> Moves | None:
         lost_tokens=lost,
         lost_share=lost / float(ordered["prompt_tokens"].sum()),
         ttft_s=lost / count * cost if count and cost is not None else None,
+        file_rows=rows_by(ordered[moved], lost_by_turn),
     )

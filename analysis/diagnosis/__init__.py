@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from analysis.diagnosis.between_tokens import RULES as BETWEEN_TOKENS
 from analysis.diagnosis.cache import RULES as CACHE
+from analysis.diagnosis.cache import Reuse
 from analysis.diagnosis.errors import RULES as ERRORS
 from analysis.diagnosis.first_token import RULES as FIRST_TOKEN
 from analysis.diagnosis.memory import RULES as MEMORY
@@ -19,10 +20,10 @@ RULES = (*VALIDITY, *ERRORS, *MEMORY, *CACHE, *REPLICAS, *FIRST_TOKEN, *BETWEEN_
 # What follows from another finding is told with it, not as a second thing to mend.
 _LOST_CACHE = ("cache-off", "cache-dynamic-prefix", "cache-block-too-large", "cache-eviction")
 CAUSES: dict[str, tuple[str, ...]] = {
-    "cache-eviction": ("server-restarted", "preemption-storm"),
-    "hits-below-plan": ("server-restarted", "preemption-storm"),
+    "cache-eviction": ("server-restarted", "preemption-storm", "sessions-change-replica"),
+    "hits-below-plan": ("server-restarted", "preemption-storm", "sessions-change-replica"),
     "kv-cliff-near": ("cache-eviction",),
-    "queue-bound": ("preemption-storm", *_LOST_CACHE),
+    "queue-bound": ("preemption-storm", *_LOST_CACHE, "sessions-change-replica"),
     "prefill-bound": ("chunking-off",),
 }
 # Seen through a load generator that was late these say little.
@@ -44,7 +45,7 @@ def _of_arm(arm: ArmResults) -> list[Finding]:
     kept, told = list(found), dict.fromkeys((f.name for f in found), "")
     for f in found:
         cause = next((c for c in CAUSES.get(f.name, ()) if c in told), None)
-        if cause is not None and _follows(arm, f):
+        if cause is not None and _follows(arm, f, cause):
             kept.remove(f)
             told[cause] += f" What follows from it: {f.evidence}{told.pop(f.name)}"
     whole = [replace(f, evidence=f.evidence + told[f.name]) for f in kept]
@@ -52,6 +53,9 @@ def _of_arm(arm: ArmResults) -> list[Finding]:
     return [replace(f, confidence="low") if starved and f.name in TIMED else f for f in whole]
 
 
-def _follows(arm: ArmResults, finding: Finding) -> bool:
-    """A queue for want of slots is a cause of its own."""
+def _follows(arm: ArmResults, finding: Finding, cause: str) -> bool:
+    """A queue for want of slots is a cause of its own; so is a loss of turns that did not move."""
+    if cause == "sessions-change-replica" and finding.name != "queue-bound":
+        moved = sum(r.moves.lost_tokens for r in arm.replicas if r is not None and r.moves)
+        return moved >= Reuse.of(arm).lost_tokens / 2
     return finding.name != "queue-bound" or all(p.limit != "admission" for p in arm.pressure)

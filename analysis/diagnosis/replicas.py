@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.finding import Finding
+from analysis.finding import Finding, rows_by
 from analysis.report import format as f
 from analysis.results import ArmResults
 
@@ -34,6 +34,7 @@ def sessions_change_replica(arm: ArmResults) -> Finding | None:
             "caches (on Kubernetes: the components router and session-stickiness).",
             f"{gain}.",
             arm.arm.name,
+            moves.file_rows,
         )
     return None
 
@@ -53,10 +54,20 @@ def replicas_are_uneven(arm: ArmResults) -> Finding | None:
             f"of {len(found.rows)} replicas.",
             "With few sessions a hash spreads them unevenly by chance: more sessions, or a router "
             "that looks at the load when a session begins.",
-            "The slowest turns are those of the busiest replica; even load shortens them.",
+            f"An even load takes {f.share(1 - 1 / found.imbalance)} of the prompt tokens off the "
+            "busiest replica; what its turns wait and prefill falls at least as much.",
             arm.arm.name,
+            _slowest_of(arm, busiest.name),
         )
     return None
+
+
+def _slowest_of(arm: ArmResults, replica: str) -> tuple[int, ...]:
+    """Lines of that replica's slowest turns; none where no answer names its replica."""
+    turns = arm.arm.turns()
+    own = (turns["replica"].astype(object) == replica).to_numpy()
+    mine = turns[turns["counted"].to_numpy(dtype=bool) & own]
+    return rows_by(mine, mine["ttft_s"])
 
 
 RULES = (sessions_change_replica, replicas_are_uneven)

@@ -260,7 +260,9 @@ def as_markdown(results: Results, findings: Sequence[Finding] | None) -> str:
     if findings:
         lines += ["### Findings", ""]
         lines += [
-            f"- **{_md(x.title)}** {_md(x.evidence)} *Next:* {_md(x.advice)}" for x in findings
+            f"- **{_md(x.title)}** {_md(x.evidence)} *Next:* {_md(x.advice)} "
+            f"*Expected:* {_md(x.effect)}"
+            for x in findings
         ]
         lines.append("")
     lines += _md_table(tables.arms(results))

@@ -138,8 +138,11 @@ class World:
     frontend_s_per_token: float = 2e-7
     frontend_base_s: float = 0.0
     restart_at_s: float | None = None  # from then on another engine answers, with an empty cache
+    replicas: int = 1
+    route: str = "session"  # or "turn": round robin, or "first": nearly all on the first replica
     repeats: int = 1  # the same sessions, that often, one after the other; the last one is recorded
     offline: Offline = field(init=False)
+    routed: int = 0
     rows: list[TurnRecord] = field(default_factory=list)
     traces: list[ChunkTrace] = field(default_factory=list)
     scrape: list[ScrapeSample] = field(default_factory=list)
@@ -157,7 +160,7 @@ class World:
             max_model_len=131_072,
         )
         cost = StepCost(self.step_s, self.prefill_s_per_token, 0.0, 0.0, 0.0)
-        servers = 1 if self.restart_at_s is None else 2
+        servers = self.replicas if self.restart_at_s is None else 2
         frontends = [
             Frontend(self.frontend_base_s, self.frontend_s_per_token, workers=16)
             for _ in range(servers)
@@ -175,8 +178,15 @@ class World:
         return self
 
     def _server(self, session: int, turn: Turn, replicas: Sequence[Replica]) -> int:
-        del session, turn, replicas
-        return int(self.restart_at_s is not None and self.offline.now_s >= self.restart_at_s)
+        del turn
+        if self.restart_at_s is not None:
+            return int(self.offline.now_s >= self.restart_at_s)
+        if self.route == "turn":
+            self.routed += 1
+            return self.routed % len(replicas)
+        if self.route == "first":
+            return int(session == 0) % len(replicas)
+        return session % len(replicas)
 
     @property
     def engines(self) -> list[LoggedEngine]:
@@ -237,6 +247,7 @@ class World:
             server_prefill_s=prefill,
             server_decode_s=last - first,
             frontend_s=first - start - SEND_S - queue - prefill,
+            replica=f"127.0.0.1:{8000 + r.replica}" if self.replicas > 1 else None,
         )
 
     def _scrape(self, begin_s: float) -> None:
@@ -247,11 +258,17 @@ class World:
         for states in zip(*(engine.log for engine in self.engines), strict=False):
             time_s = states[0].time_s - begin_s
             restarted = self.restart_at_s is not None and time_s >= self.restart_at_s
-            values = astuple(states[int(restarted)])[1:]
+            answering = states if self.replicas > 1 else (states[int(restarted)],)
             if 0 <= time_s <= end_s - begin_s + 1.0:
-                for name, value in zip(METRICS, values, strict=True):
-                    self.scrape.append(planted.gauge(time_s, f"vllm:{name}", float(value)))
+                for port, state in enumerate(answering, 8000):
+                    self._scrape_state(time_s, port, state)
         self._scrape_gaps()
+
+    def _scrape_state(self, time_s: float, port: int, state: State) -> None:
+        for name, value in zip(METRICS, astuple(state)[1:], strict=True):
+            sample = planted.gauge(time_s, f"vllm:{name}", float(value))
+            endpoint = f"http://127.0.0.1:{port}/metrics"
+            self.scrape.append(replace(sample, endpoint=endpoint))
 
     def _scrape_gaps(self) -> None:
         """The server's histogram of gaps, at the begin and at the end."""

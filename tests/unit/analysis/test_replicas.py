@@ -65,6 +65,7 @@ def test_a_session_that_moves_pays_what_it_would_have_found(tmp_path: Path) -> N
     assert told_.moves is not None
     assert (told_.moves.followed, told_.moves.moved) == (6, 1)
     assert told_.moves.lost_tokens == pytest.approx(11_000)
+    assert told_.moves.file_rows == (4,)  # line 1 is the header
     assert told_.moves.lost_share == pytest.approx(11_000 / (2 * 46_000))
     by_name = {row.name: row for row in told_.rows}
     assert (by_name[A].turns, by_name[A].sessions, by_name[A].prompt_tokens) == (2, 1, 21_000)
