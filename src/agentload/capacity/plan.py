@@ -19,10 +19,10 @@ from agentload.capacity.search import (
     spread,
     with_confidence,
 )
-from agentload.capacity.slo import LIMITS, Target
+from agentload.capacity.slo import Target, in_words
 
-CURVE = (0.4, 0.6, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)  # sessions a replica, beside those that fit
-CURVE_DRAWS = 5
+CURVE = (0.2, 0.4, 0.6, 0.8, 1.0, 1.15, 1.4)  # sessions a replica, beside those that fit
+CURVE_DRAWS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def make_plan(
         best=best,
         as_it_is=_default(bench, best, question) if best else None,
         routings=tuple(_routings(bench, best, question)) if best else (),
-        curve=tuple(_curve(bench, shown.setting)) if shown else (),
+        curve=tuple(_curve(bench, shown)) if shown else (),
         looked_at=tuple(looked),
         simulations=bench.simulations,
     )
@@ -237,10 +237,11 @@ def _routings(bench: Bench, best: Option, question: Question) -> list[Option]:
     return found
 
 
-def _curve(bench: Bench, setting: Setting) -> list[CurvePoint]:
-    fit = max(1.0, setting.hardware.sessions_that_fit(bench.demand))
+def _curve(bench: Bench, shown: Option) -> list[CurvePoint]:
+    setting, fit = shown.setting, max(1.0, shown.sessions_that_fit)
     points = []
-    for users in sorted({max(1, round(share * min(fit, 256))) for share in CURVE}):
+    numbers = {max(1, round(share * min(fit, 256))) for share in CURVE}
+    for users in sorted(numbers | {shown.sessions_per_replica}):
         bench.progress(f"curve: {users} sessions a replica")
         tried = bench.tried(setting, users, CURVE_DRAWS)
         found = figures(tried.played)
@@ -248,11 +249,10 @@ def _curve(bench: Bench, setting: Setting) -> list[CurvePoint]:
     return points
 
 
-def binding(plan_target: Target, chosen: Option) -> str | None:
+def binding(target: Target, chosen: Option) -> str | None:
     """The class whose share of good turns is lowest, with its limits in words."""
     if not chosen.good_shares:
         return None
     name = min(chosen.good_shares, key=lambda n: chosen.good_shares[n])
-    slo = plan_target.slos[name]
-    limits = [f"{k} {getattr(slo, k):g}" for k in LIMITS if getattr(slo, k) is not None]
-    return f"{name} ({', '.join(limits)}): {chosen.good_shares[name]:.1%} of its turns are good"
+    share = chosen.good_shares[name]
+    return f"{name} ({in_words(target.slos[name])}): {share:.1%} of its turns are good"

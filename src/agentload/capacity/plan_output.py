@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +15,7 @@ from agentload.capacity.plan import Interval, Option, Plan, binding
 from agentload.capacity.plan_flags import kubectl_patch, serve_command, serve_flags
 from agentload.capacity.plan_inputs import version_warning
 from agentload.capacity.search import GROUP, Setting
+from agentload.capacity.slo import in_words
 
 SCHEMA = "agentload.plan/1"
 
@@ -128,10 +130,7 @@ def show(plan: Plan, console: Console) -> None:
 def answer(plan: Plan) -> Iterator[str]:
     """The plan in sentences: what to run, how sure, how far from the cliff, what to type."""
     question, best = plan.question, plan.best
-    limits = "; ".join(
-        f"{name} " + ", ".join(f"{k} {v:g}" for k, v in slo.model_dump(exclude_none=True).items())
-        for name, slo in plan.target.slos.items()
-    )
+    limits = "; ".join(f"{name} {in_words(slo)}" for name, slo in plan.target.slos.items())
     who = f"{question.sessions:,} sessions at once"
     if question.developers:
         who = f"{question.developers:,} developers, {who}"
@@ -185,7 +184,7 @@ def _cliff(option: Option) -> str:
 def _options_table(plan: Plan) -> Table:
     table = _table("Options, cheapest first", ("run", "each", "cost/h"))
     for option in plan.options:
-        cost = "-" if option.cost_per_hour is None else f"{option.cost_per_hour:,.2f}"
+        cost = "-" if option.cost_per_hour is None else f"{option.cost_per_hour:,.0f}"
         run = f"{option.replicas} x {option.setting.hardware.name}"
         table.add_row(run, str(option.sessions_per_replica), cost, *_cells(option))
     return table
@@ -199,9 +198,10 @@ def _routing_table(plan: Plan) -> Table:
 
 
 def _table(title: str, first: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=0, pad_edge=False)
     for name in (*first, "P(meets)", "TTFT P50", "TTFT P99", "cold P50", "ITL P99", "hit"):
-        table.add_column(name, justify="left" if name in ("run", "routing") else "right")
+        side = "left" if name in ("run", "routing") else "right"
+        table.add_column(name, justify=side, no_wrap=True)
     return table
 
 

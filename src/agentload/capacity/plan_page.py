@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from agentload.capacity.plan import Interval, Option, Plan
 from agentload.capacity.plan_output import answer, not_modelled, seconds, warnings
+from agentload.capacity.search import describe
 from analysis.report.style import BLUE, GREEN, GREY, VERMILLION, drawing, seconds_axis, svg
 
 WIDTH_IN = 9.2
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the page; the first column is text."""
+
+    name: str
+    head: tuple[str, ...]
+    rows: list[list[str]]
 
 
 def render(plan: Plan) -> str:
@@ -30,39 +41,54 @@ def render(plan: Plan) -> str:
         commands=commands,
         warnings=warnings(plan),
         pictures=_pictures(plan),
-        head=HEAD,
-        options=[_row(option) for option in plan.options],
-        routings=[_row(option) for option in plan.routings],
+        settings=_settings(plan),
+        tables=[
+            _table("Options", ("replicas", "cost/h"), _option_rows(plan)),
+            _table(
+                "Routing at as many sessions a replica",
+                ("routing",),
+                [[option.setting.routing, *_cells(option)] for option in plan.routings],
+            ),
+        ],
         not_modelled=not_modelled(plan),
         simulations=plan.simulations,
         draws=plan.question.draws,
     )
 
 
-HEAD = (
-    "replicas", "sequences", "budget", "threshold", "routing", "sessions each", "cost/h",
-    "P(meets)", "T2+ TTFT P50", "T2+ TTFT P99", "cold TTFT P50", "ITL P99", "hit ratio",
-)  # fmt: skip
+HEAD = ("sessions each", "P(meets)", "TTFT P50", "TTFT P99", "cold P50", "ITL P99", "hit ratio")
 
 
-def _row(option: Option) -> list[str]:
-    setting, found = option.setting, option.figures
-    hit = found.get("hit_ratio")
+def _table(name: str, first: tuple[str, ...], rows: list[list[str]]) -> Table:
+    return Table(name, (*first, *HEAD), rows)
+
+
+def _option_rows(plan: Plan) -> list[list[str]]:
     return [
-        f"{option.replicas} x {setting.hardware.name}",
-        f"{setting.max_num_seqs}",
-        f"{setting.max_num_batched_tokens}",
-        f"{setting.long_prefill_token_threshold}",
-        setting.routing,
+        [
+            f"{option.replicas} x {option.setting.hardware.name}",
+            "-" if option.cost_per_hour is None else f"{option.cost_per_hour:,.2f}",
+            *_cells(option),
+        ]
+        for option in plan.options
+    ]
+
+
+def _cells(option: Option) -> list[str]:
+    found = option.figures
+    hit = found.get("hit_ratio")
+    names = ("later.ttft_p50_s", "later.ttft_p99_s", "cold.ttft_p50_s", "itl_p99_s")
+    return [
         f"{option.sessions_per_replica}",
-        "-" if option.cost_per_hour is None else f"{option.cost_per_hour:,.2f}",
         f"{option.p_meets:.2f}",
-        seconds(found.get("later.ttft_p50_s")),
-        seconds(found.get("later.ttft_p99_s")),
-        seconds(found.get("cold.ttft_p50_s")),
-        seconds(found.get("itl_p99_s")),
+        *(seconds(found.get(name)) for name in names),
         "-" if hit is None else f"{hit.median:.3f}",
     ]
+
+
+def _settings(plan: Plan) -> list[str]:
+    """What the options of each kind of replica run with."""
+    return list(dict.fromkeys(describe(option.setting) for option in plan.options))
 
 
 def _pictures(plan: Plan) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agentload.capacity.fleet import Played, SeenTurn
 from agentload.scenario.running import Slo
 
-LIMITS = ("ttft_s", "tpot_s", "itl_p99_s", "e2e_s")
+LIMITS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_p99_s": "ITL P99", "e2e_s": "E2E"}
 
 
 class SloError(ValueError):
@@ -70,6 +70,12 @@ def _good(turn: SeenTurn, slo: Slo) -> bool:
 
 def _within(value: float | None, limit: float | None) -> bool:
     return limit is None or value is None or value <= limit
+
+
+def in_words(slo: Slo) -> str:
+    """The limits of a class, as "TTFT 2 s, TPOT 0.05 s"."""
+    given = {name: getattr(slo, key) for key, name in LIMITS.items()}
+    return ", ".join(f"{name} {limit:g} s" for name, limit in given.items() if limit is not None)
 
 
 def parse_slos(texts: Sequence[str], slos: Mapping[str, Slo]) -> dict[str, Slo]:
