@@ -200,8 +200,8 @@ def _routing_table(plan: Plan) -> Table:
 def _table(title: str, first: tuple[str, ...]) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=0, pad_edge=False)
     for name in (*first, "P(meets)", "TTFT P50", "TTFT P99", "cold P50", "ITL P99", "hit"):
-        side = "left" if name in ("run", "routing") else "right"
-        table.add_column(name, justify=side, no_wrap=True)
+        left = name in ("run", "routing")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
     return table
 
 
