@@ -16,7 +16,8 @@ from agentload.turn_metrics import min_samples
 
 WARM_UP_SHARE = 1.3  # of the cold prefills of all users, one after the other on each replica
 _STRETCHES = 12  # the measured window grows in so many steps at most
-_DRAIN_WINDOWS = 4  # how long turns of the window may still take, in windows
+_DRAIN_S = 600.0  # how long turns of the window may still take
+_DRAIN_STEP_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ class Played:
 
     @property
     def hit_ratio(self) -> float | None:
-        """Cached / prompt tokens of all turns but cold ones."""
-        later = [turn for turn in self.turns if turn.turn_class != "cold"]
+        """Cached / prompt tokens of all answered turns but cold ones."""
+        later = [turn for turn in self.later() if turn.e2e_s is not None]
         prompt = sum(turn.prompt_tokens for turn in later)
         return sum(turn.cached_tokens for turn in later) / prompt if prompt else None
 
@@ -150,10 +151,8 @@ class _World:
         for replica in self._replicas:
             self._itl.merge(replica.engine.itl)
         drained_s = end_s
-        for _ in range(_DRAIN_WINDOWS):
-            if not self._open(begin_s, end_s):
-                break
-            drained_s += stretch_s
+        while drained_s < end_s + _DRAIN_S and self._open(begin_s, end_s):
+            drained_s += _DRAIN_STEP_S
             self._offline.run(drained_s)
         return end_s
 

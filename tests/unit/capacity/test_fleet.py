@@ -58,6 +58,17 @@ def test_a_full_server_makes_turns_wait() -> None:
     assert max(waits) == pytest.approx(1.2, abs=0.11)
 
 
+def test_turns_of_the_window_are_followed_to_their_end() -> None:
+    """Answers of 20 s in a window that a handful of turns fills."""
+    demand = one_session(
+        PlannedTurn("cold", 4000, 0, 200, 0.0), PlannedTurn("tool", 4500, 4000, 200, 0.1)
+    )
+    found = play(ENGINE, flat(0.1), demand, Load(8, 1, least_turns=2))
+    assert len(found.later()) >= 2
+    assert all(turn.e2e_s == pytest.approx(20.0, abs=1.0) for turn in found.later())
+    assert found.hit_ratio == pytest.approx(4000 / 4500)
+
+
 def test_prefix_caching_off_is_seen_in_every_turn() -> None:
     demand = one_session(
         PlannedTurn("cold", 4000, 0, 5, 0.0), PlannedTurn("tool", 4500, 4000, 5, 0.5)
