@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -26,6 +25,7 @@ from agentload.live.snapshot import ALL, LATER, ClassFigures, LatencyFigures, Po
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 OTHER = "other"
+_END = b"# EOF\n"
 # The classes of agentload.client.errors and http_NNN; what else a process may say is `other`.
 ERROR_CLASSES = frozenset(
     {
@@ -55,16 +55,8 @@ _STATES = ("idle", "warm_up", "running", "stopping", *_OVER)
 _LEVELS = ("valid", "suspect", "invalid")
 
 
-def exposition(snapshot: Snapshot | None) -> bytes:
-    """The page of one moment; before the first run it has no samples."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SnapshotCollector(snapshot))
-    page: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
-    return page
-
-
-class SnapshotCollector(Collector):
-    """The metric families of one snapshot."""
+class Families(Collector):
+    """The metric families of one snapshot; none before the first run."""
 
     def __init__(self, snapshot: Snapshot | None) -> None:
         self._snapshot = snapshot
@@ -72,6 +64,27 @@ class SnapshotCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         if self._snapshot is not None:
             yield from (family for family in _families(self._snapshot) if family.samples)
+
+
+class _One(Collector):
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def parts(snapshot: Snapshot | None) -> Iterator[bytes]:
+    """The page of one moment, a family at a time: a process that loads does other work between."""
+    for family in Families(snapshot).collect():
+        part: bytes = generate_latest(_One(family))  # type: ignore[no-untyped-call]
+        yield part.removesuffix(_END)
+    yield _END
+
+
+def exposition(snapshot: Snapshot | None) -> bytes:
+    """The page of one moment; before the first run it has no samples."""
+    return b"".join(parts(snapshot))
 
 
 def _families(s: Snapshot) -> Iterator[Metric]:

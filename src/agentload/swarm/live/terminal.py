@@ -59,7 +59,7 @@ class LiveBlock:
         if (self._live is None and over) or not self._takes_more():
             return
         live = self._live or self._begin()
-        live.update(_text(snapshot, live.console.width - 1), refresh=True)
+        live.update(block_text(snapshot, live.console.width - 1), refresh=True)
         if over:
             self.close()
 
@@ -107,7 +107,8 @@ class _AboveBlock:
         """Each line is written at once."""
 
 
-def _text(snapshot: Snapshot, width: int) -> Text:
+def block_text(snapshot: Snapshot, width: int) -> Text:
+    """The block for a terminal of `width` columns."""
     lines = block(snapshot, min(WIDTH, width) if width > 0 else WIDTH)
     parts = [(f"{text}\n" if i < len(lines) - 1 else text, style)
              for i, (text, style) in enumerate(lines)]  # fmt: skip

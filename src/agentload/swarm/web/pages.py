@@ -13,9 +13,10 @@ from typing import Any
 from flask import Blueprint, Response, jsonify, request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from agentload.live.openmetrics import CONTENT_TYPE, exposition
+from agentload.live.openmetrics import CONTENT_TYPE
 from agentload.live.snapshot import Snapshot
 from agentload.swarm.live import current
+from agentload.swarm.live.metrics_port import page as metrics_page
 from agentload.swarm.options import offer_scenarios
 from agentload.swarm.owner_side import OwnerSide
 from agentload.swarm.web import guard, tab
@@ -123,7 +124,7 @@ class Pages:
 
     def metrics(self) -> Response:
         """The figures for Prometheus; where the login is on, it sends user and password."""
-        return Response(exposition(current.snapshot()), content_type=CONTENT_TYPE)
+        return Response(metrics_page(), content_type=CONTENT_TYPE)
 
     def file(self, run_id: str, name: str) -> Response:
         folder = _folder_of(run_id)
