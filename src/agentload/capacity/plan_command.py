@@ -23,6 +23,7 @@ from agentload.capacity.slo import Target, parse_slos
 from agentload.capacity.what_if import compare, parse_changes, print_comparison
 from agentload.scenario import Scenario, load, parse_override
 from agentload.scenario.running import Slo
+from agentload.workload.window import misfit
 from analysis.faults import BadInputError
 from analysis.load import Run, load_run
 
@@ -117,11 +118,15 @@ def _demand(scenario: Scenario | None, run: Run | None, kinds: list[Hardware]) -
         assert run is not None  # argparse wants one of the two
         demand = of_run(run)
     else:
+        shortest = min(kinds, key=lambda kind: kind.config.max_model_len)
+        # Sessions would end after their first turn, and the plan be one of cold turns only.
+        if problem := misfit(scenario, shortest.config.max_model_len):
+            raise DemandError(f"{shortest.name}: {problem}")
         demand = of_scenario(
             scenario,
             BOOK,
             chars_per_token=scenario.starting_chars_per_token,
-            max_model_len=min(kind.config.max_model_len for kind in kinds),
+            max_model_len=shortest.config.max_model_len,
         )
     for kind in kinds:
         longest = min(kind.config.max_model_len, kind.kv_tokens)

@@ -1,0 +1,29 @@
+"""A scenario whose contexts do not fit into the planned server is refused, not planned without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentload.capacity.plan_command import main
+
+STEADY = str(Path(__file__).parents[3] / "scenarios" / "steady-append.yaml")
+
+
+def test_contexts_longer_than_the_model_takes_are_refused_with_the_mend(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan"
+    code = main(
+        [
+            *("--scenario", STEADY, "--sessions", "2", "--draws", "2", "--turns", "20"),
+            *("--gpu", "H200-141G", "--model", "Qwen2.5-7B", "--out", str(out)),
+        ]
+    )
+    said = " ".join(capsys.readouterr().err.split())
+    assert code == 2
+    assert "H200-141G" in said
+    assert "123,000 tokens, and of the 32,768" in said
+    assert "--max-model-len" in said
+    assert not out.exists()
