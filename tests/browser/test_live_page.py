@@ -16,7 +16,7 @@ from tests.browser.conftest import KEY, WAIT_S, Browser, Live, asked, started, t
 from tests.e2e.locust_process import until
 from tests.e2e.sim_process import Sim
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs("chromium")]
 
 FETCH = """
 const [url, done] = arguments;

@@ -25,7 +25,9 @@ LOG = FOLDER / "server.log"
 
 
 def main() -> int:
-    words = [w for w in sys.argv[1:] if not w.startswith(("--context", "--namespace"))]
+    words = sys.argv[1:]
+    while words[0] in ("--context", "--namespace"):
+        del words[:2]
     text = sys.stdin.read() if "-f" in words else ""
     with (FOLDER / "calls.jsonl").open("a") as file:
         file.write(json.dumps({"words": sys.argv[1:], "stdin": text}) + "\n")

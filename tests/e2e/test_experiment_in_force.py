@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from agentload.kubernetes import kubectl
+
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
@@ -106,10 +108,8 @@ class Cluster:
         shutil.copy(HERE / "fake_kubectl.py", tool)
         tool.chmod(0o755)
         here = Path(sys.executable).parent  # python3 of the shebang has PyYAML then
-        real = shutil.which("kubectl") or shutil.which("kubectl", path=str(here))
-        assert real is not None, "the tests need kubectl, but no cluster"
         path = f"{tool.parent}:{here}:{os.environ['PATH']}"
-        self.env = {"PATH": path, "FAKE_CLUSTER": str(folder), "REAL_KUBECTL": real}
+        self.env = {"PATH": path, "FAKE_CLUSTER": str(folder), "REAL_KUBECTL": kubectl.find()}
 
     def calls(self) -> list[dict[str, Any]]:
         text = (self.folder / "calls.jsonl").read_text()
@@ -138,6 +138,7 @@ def exporter() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.needs("kubectl")
 def test_arms_on_a_cluster_are_applied_measured_and_deleted(tmp_path: Path, exporter: str) -> None:
     cluster = Cluster(tmp_path / "cluster")
     (cluster.folder / "deaf").touch()  # so the arm without a cache does not get what it asks for
@@ -166,10 +167,10 @@ def test_arms_on_a_cluster_are_applied_measured_and_deleted(tmp_path: Path, expo
     assert warning in (folder / f"{run.parent.name}.load.log").read_text()
 
     calls = [c["words"] for c in cluster.calls()]
-    assert {tuple(w[:2]) for w in calls if w[0] != "kustomize"} == {
-        ("--context=fake", "--namespace=load")
+    assert {tuple(w[:4]) for w in calls if w[0] != "kustomize"} == {
+        ("--context", "fake", "--namespace", "load")
     }
-    done_by = [w[2] for w in calls if w[0] != "kustomize"]
+    done_by = [w[4] for w in calls if w[0] != "kustomize"]
     one_arm = ["delete", "apply", "rollout", "port-forward", "logs", "logs", "delete"]
     assert done_by == one_arm * 2
     kept = [c["stdin"] for c in cluster.calls() if "-f" in c["words"]]
@@ -177,6 +178,7 @@ def test_arms_on_a_cluster_are_applied_measured_and_deleted(tmp_path: Path, expo
     assert not (cluster.folder / "server.json").exists(), "no server is left"
 
 
+@pytest.mark.needs("kubectl")
 def test_overlays_that_differ_in_more_than_was_meant_are_refused(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "cluster")
     file = plan_with(tmp_path)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from agentload.kubernetes import kubectl
 from agentload.kubernetes.objects import Rendered
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
-KUBECTL = Path(sys.executable).with_name("kubectl")  # of the dev extra, so that none is skipped
 
 Render = Callable[[Path], str]
 
@@ -22,7 +21,7 @@ Render = Callable[[Path], str]
 @cache
 def render_folder(folder: Path) -> str:
     done = subprocess.run(
-        [str(KUBECTL), "kustomize", str(folder)], capture_output=True, text=True, check=False
+        [kubectl.find(), "kustomize", str(folder)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{folder}: {done.stderr}"
     return done.stdout

@@ -15,6 +15,8 @@ from agentload.kubernetes.render import Wishes, write
 from tests.k8s.conftest import K8S, overlay_folders, render_folder
 from tests.k8s.mutations import MUTATIONS, Break, container, drop, pod
 
+pytestmark = pytest.mark.needs("kubectl")
+
 VARIANT_SERVICES = frozenset(
     {
         "Service/agentload-server-chunked-on-cache-on",

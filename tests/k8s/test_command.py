@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from agentload.kubernetes import kubectl
 from agentload.kubernetes.command import main
 from agentload.kubernetes.objects import Rendered
-from tests.k8s.conftest import K8S, KUBECTL
+from tests.k8s.conftest import K8S
+
+pytestmark = pytest.mark.needs("kubectl")
 
 CANARY = "canary-1d6b7a90-no-secret"  # the key of the ci overlay
 MASTER = "agentload-master-ci1-run7-x2x4z"
@@ -115,9 +118,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     fake = Path(__file__).with_name("fake_kubectl.py")
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{fake}" "$@"\n')
     program.chmod(0o755)
+    real = kubectl.find()
     monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
     monkeypatch.setenv("FAKE_KUBECTL", str(tmp_path))
-    monkeypatch.setenv("REAL_KUBECTL", str(KUBECTL))
+    monkeypatch.setenv("REAL_KUBECTL", real)
     run = tmp_path / "pod" / "run7"
     run.mkdir(parents=True)
     (run / "manifest.json").write_text(json.dumps({"counts": {"recorded": 2}}))
@@ -399,6 +403,7 @@ def test_without_kubectl(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     assert main(["status"]) == 1
     assert "kubectl is not on the PATH" in capfd.readouterr().err
 

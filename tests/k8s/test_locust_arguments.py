@@ -11,6 +11,8 @@ import pytest
 from agentload.kubernetes.objects import Rendered
 from tests.k8s.conftest import K8S, ROOT, render_folder
 
+pytestmark = pytest.mark.needs("kubectl")
+
 PARSE = """
 import json, sys
 import locust

@@ -119,6 +119,7 @@ def test_it_tells_the_outcome_waits_for_the_collection_and_ends_with_the_code(
 
 
 @pytest.mark.slow
+@pytest.mark.needs("root")
 def test_a_term_signal_reaches_the_work_also_as_first_process(
     make_pod: Callable[..., Pod],
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_term_signal_reaches_the_work_also_as_first_process(
 
 
 @pytest.mark.slow
+@pytest.mark.needs("root")
 def test_orphans_of_the_work_are_neither_taken_for_it_nor_left(
     make_pod: Callable[..., Pod],
 ) -> None:

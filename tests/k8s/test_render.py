@@ -17,6 +17,8 @@ from agentload.kubernetes.objects import Rendered
 from agentload.kubernetes.render import MAX_RUN_ID, Wishes, write
 from tests.k8s.conftest import K8S, ROOT, overlay_folders, render_folder
 
+pytestmark = pytest.mark.needs("kubectl")
+
 LOAD = {"ConfigMap": 1, "Service": 1, "PodDisruptionBudget": 2, "Job": 2}
 SERVER = {"ConfigMap": 1, "Service": 2, "Deployment": 1}
 VARIANT = Counter(SERVER)

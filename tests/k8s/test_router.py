@@ -13,6 +13,8 @@ from agentload.kubernetes.objects import Rendered
 from agentload.kubernetes.render import Wishes, write
 from tests.k8s.conftest import K8S, render_folder
 
+pytestmark = pytest.mark.needs("haproxy", "root", "kubectl")
+
 SESSIONS = [f"session-{number}" for number in range(8)]
 TURNS = 4
 DRIVER = Path(__file__).parent / "behind_router.py"

