@@ -23,6 +23,8 @@ def numbers(
         values = np.array([cell or "nan" for cell in cells], dtype=FLOATS)
     except ValueError:
         values = np.array([_number(cell) for cell in cells], dtype=FLOATS)
+    if not _is_plain("".join(cells)):
+        values[[not _is_plain(cell) for cell in cells]] = np.nan
     suspicious = ~np.isfinite(values)
     if column.kind == "int":
         suspicious |= (values < 0) | (values != np.floor(values)) | (values > LARGEST_INT)
@@ -32,6 +34,11 @@ def numbers(
         bad.add(i)
         log.add(Fault(file, _wanted(column), lines[i], column.name, cells[i]))
     return values
+
+
+def _is_plain(text: str) -> bool:
+    """Python reads 1_000, and digits of every script, as numbers; no writer of CSV does."""
+    return text.isascii() and "_" not in text
 
 
 def _number(cell: str) -> float:

@@ -29,6 +29,12 @@ TURN_VALUES = {
     "turn_class": frozenset({"cold", "tool", "user", "child", "rebuild"}),
     "status": frozenset({"success", "error", "aborted"}),
 }
+INSTANTS = (
+    "intended_start_s", "call_start_s", "send_start_s", "send_end_s", "headers_s",
+    "first_chunk_s", "last_chunk_s", "end_s",
+)  # fmt: skip
+LONGEST_RUN_S = 30 * 86_400.0
+AFTER_END_S = 60.0  # what clocks of several machines may differ by, and far more
 FREE_TEXT = ("error_text", "detail")  # written by servers and people: may hold anything
 
 
@@ -142,10 +148,25 @@ def _turn_checks(manifest: Manifest) -> Check:
             log.add(_turn_fault(turns, i, "run_id", text))
         for i in np.flatnonzero(double & ~foreign).tolist():
             log.add(_turn_fault(turns, i, "request_id", "the same request was there before"))
-        bad = foreign | double
+        jumped = _outside_the_run(turns, manifest, log)
+        bad = foreign | double | jumped
         return turns[~bad].reset_index(drop=True) if bad.any() else turns
 
     return check
+
+
+def _outside_the_run(turns: pd.DataFrame, manifest: Manifest, log: FaultLog) -> np.ndarray:
+    """Rows with an instant no run has, as after a jump of a clock; one would stretch the window."""
+    end_s = LONGEST_RUN_S if manifest.ended_s is None else manifest.ended_s + AFTER_END_S
+    text = f"{-AFTER_END_S:.0f} to {end_s:.0f} s of the run are possible: a clock jumped"
+    bad = np.zeros(len(turns), dtype=bool)
+    for column in INSTANTS:
+        instants = turns[column].to_numpy()
+        for i in np.flatnonzero((instants > end_s) | (instants < -AFTER_END_S)).tolist():
+            if not bad[i]:
+                log.add(_turn_fault(turns, i, column, text))
+            bad[i] = True
+    return bad
 
 
 def _turn_fault(turns: pd.DataFrame, i: int, column: str, text: str) -> Fault:

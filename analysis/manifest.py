@@ -34,6 +34,7 @@ class Manifest:
     verdict_reasons: tuple[str, ...]
     measured_from_s: float | None
     measured_to_s: float | None
+    ended_s: float | None
     wall_start_unix_s: float | None
 
     @property
@@ -79,6 +80,7 @@ def load_manifest(folder: Path) -> Manifest:
         verdict_reasons=tuple(map(str, _part(verdict, "reasons", list, log))),
         measured_from_s=_number(raw, "measured_from_s", log),
         measured_to_s=_number(raw, "measured_to_s", log),
+        ended_s=_number(raw, "ended_s", log),
         wall_start_unix_s=_number(raw, "wall_start_unix_s", log),
     )
     log.raise_if_any()

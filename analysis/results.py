@@ -14,6 +14,7 @@ from analysis.metrics import ALL, LATER, Arm, ClassFigures, arms_of, class_figur
 from analysis.pressure import Pressure, pressure
 from analysis.replicas import Replicas, replicas
 from analysis.sessions import SessionFigures, session_figures
+from analysis.starts import Starts, starts
 from analysis.statistics import STATISTICS, Effect, Paired, contrast, pair
 from analysis.waterfall import (
     HitRatioBin,
@@ -48,6 +49,7 @@ class ArmResults:
     pressure: tuple[Pressure, ...]
     gpu: tuple[Gpu | None, ...]
     replicas: tuple[Replicas | None, ...]
+    starts: Starts | None
 
     def of_class(self, name: str) -> ClassFigures | None:
         return next((row for row in self.classes if row.turn_class == name), None)
@@ -133,6 +135,7 @@ def arm_results(arm: Arm) -> ArmResults:
         ),
         gpu=tuple(gpu(run.scrape) for run in arm.runs),
         replicas=tuple(replicas(run) for run in arm.runs),
+        starts=starts(arm),
     )
 
 

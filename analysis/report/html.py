@@ -15,6 +15,7 @@ from analysis.finding import Finding
 from analysis.measured import Measured
 from analysis.report import answer, distributions, tables, timelines
 from analysis.report.replicas import replicas_of
+from analysis.report.starts import starts_of
 from analysis.report.style import NARROW_IN, WIDE_IN, svg
 from analysis.report.tables import TextTable
 from analysis.results import Results
@@ -145,7 +146,7 @@ def verdict(results: Results) -> Verdict:
 
 def _sections(results: Results) -> Iterator[Section]:
     comparison = results.comparison
-    yield Section("The figures", tables=[tables.arms(results)])
+    yield Section("The figures", tables=[tables.arms(results), *starts_of(results)])
     if comparison is not None:
         yield Section(
             "Differences between the arms",
@@ -266,6 +267,7 @@ def as_markdown(results: Results, findings: Sequence[Finding] | None) -> str:
         ]
         lines.append("")
     lines += _md_table(tables.arms(results))
+    lines += [line for table in starts_of(results) for line in _md_table(table)]
     if results.comparison is not None:
         lines += _md_table(tables.differences(results.comparison))
     lines += [*(_md(line) + "  " for line in facts(results)), ""]

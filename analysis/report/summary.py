@@ -12,6 +12,7 @@ from typing import Any
 from analysis.finding import Finding
 from analysis.report.answer import sentences
 from analysis.results import ArmResults, Comparison, Results
+from analysis.starts import Starts
 from analysis.statistics import Effect
 
 SUMMARY_SCHEMA_VERSION = 1
@@ -73,7 +74,12 @@ def _arm(results: ArmResults) -> dict[str, Any]:
         ],
         "gpu": _plain(results.gpu),
         "replicas": _plain(results.replicas),
+        "starts": _starts(results.starts),
     }
+
+
+def _starts(found: Starts | None) -> dict[str, Any] | None:
+    return None if found is None else {**_plain(found), "overloaded": found.overloaded}
 
 
 def _comparison(found: Comparison) -> dict[str, Any]:

@@ -199,6 +199,56 @@ def test_c06_missing_workers_make_stretches_unusable() -> None:
     )
 
 
+def test_c08_starts_that_were_due_are_counted_and_their_lateness_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = case("C08")
+    given = of["input"]
+    service_s, end_s = given["service_time_s"], given["window_s"]
+    due_s = [float(t) for t in np.arange(0.0, end_s, given["pacing_s"])]
+    called_s, free_s = [], 0.0
+    for at_s in due_s:  # one user, which takes the next start when it is free
+        called_s.append(max(at_s, free_s))
+        free_s = called_s[-1] + service_s
+    sent = [(d, c) for d, c in zip(due_s, called_s, strict=True) if c < end_s]
+    rows = [
+        planted.turn(f"s{i}", 0, start=c, intended_start_s=d, lag_s=c - d, ttft=5.0,
+                     decode=service_s - 5.0)
+        for i, (d, c) in enumerate(sent)
+    ]  # fmt: skip
+    folder = planted.write_run(
+        tmp_path / "run",
+        [*rows, planted.turn("x1-000000", 0, start=20.0)],  # a prompt that interferes is no start
+        measured_from_s=0.0,
+        measured_to_s=end_s,
+        scenario={"arrivals": {"population": "open", "cv": 1.0}},
+        counts={"planned": len(due_s), "sent": len(sent), "dropped": len(due_s) - len(sent)},
+    )
+    assert report([str(folder), "--format", "json"]) == 0
+    (arm,) = json.loads(capsys.readouterr().out)["arms"]
+    found = arm["starts"]
+    assert found["planned_per_s"] == pytest.approx(0.1)
+    assert found["overloaded"] is True
+    measured = measure(folder)
+    lateness = measured.turns["lag_s"].to_numpy()[:-1]
+    n = found["e2e_s"]["n"]
+    assert n == len(rows) + 1
+    check(
+        {
+            "planned_starts": found["planned"],
+            "achieved_starts": found["achieved"],
+            "achieved_rate_per_s": found["achieved_per_s"],
+            "lateness_s": list(lateness),
+            "measured_mean_latency_s": (found["e2e_s"]["mean"] * n - 2.5) / (n - 1),
+            "mean_latency_with_lateness_s": (found["effective_e2e_s"]["mean"] * n - 2.5) / (n - 1),
+        },
+        of,
+    )
+    assert found["effective_ttft_s"]["mean"] == pytest.approx((4 * (5.0 + 7.5) + 0.5) / 5)
+    assert report([str(folder), "--format", "md"]) == 0
+    assert "overloaded" in capsys.readouterr().out
+
+
 # -- D: measurement and analysis ----------------------------------------------------------------
 
 

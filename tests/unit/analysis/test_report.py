@@ -219,6 +219,9 @@ def test_markdown_for_a_pull_request(tmp_path: Path) -> None:
     assert text.startswith("**Load generator: valid.**")
     (line,) = [line for line in text.splitlines() if line.startswith("| a\\|b&lt;i>")]
     assert "| 250 ms" in line
+    finding = next(line for line in text.splitlines() if line.startswith("- **"))
+    assert "*Next:*" in finding
+    assert "*Expected:*" in finding
     assert not (folder / "report.html").exists()
 
 
