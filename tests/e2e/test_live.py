@@ -159,3 +159,4 @@ def test_the_charts_have_a_point_a_second_with_what_the_server_said(run: Ended) 
     assert run.live["server"]["prefix_hit_ratio"] > 0.5
     assert run.live["state"] in ("complete", "interrupted")
     assert run.live["load"]["level"] in ("valid", "suspect", "invalid")
+    assert run.live["load"]["rows_lost"] == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import time
 import urllib.error
@@ -19,7 +18,7 @@ import pytest
 from tests.e2e.locust_process import ROOT, Bench, RunFolder, free_port, until
 from tests.e2e.sim_process import Sim
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs("prometheus")]
 
 DASHBOARD = json.loads((ROOT / "k8s/grafana/agentload.json").read_text(encoding="utf-8"))
 # Of a dashboard's variables, what Grafana would put there.
@@ -36,6 +35,7 @@ class Seen:
     api: str
     folder: RunFolder
     page: str  # one answer of the metrics port
+    statuses: list[int]  # of what it is asked besides
     output: str
     from_s: float
     to_s: float
@@ -64,6 +64,15 @@ def page_of(port: int, path: str = "/agentload/metrics") -> str | None:
         return None
 
 
+def status(port: int, path: str, body: bytes | None = None) -> int:
+    try:
+        with OPENER.open(f"http://127.0.0.1:{port}{path}", body, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
 def start_prometheus(folder: Path, port: int, targets: dict[str, int]) -> subprocess.Popen[bytes]:
     jobs = [
         {
@@ -76,11 +85,9 @@ def start_prometheus(folder: Path, port: int, targets: dict[str, int]) -> subpro
     config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
     file = folder / "prometheus.json"  # JSON is YAML
     file.write_text(json.dumps(config), encoding="utf-8")
-    command = shutil.which("prometheus")
-    assert command is not None, "install the Debian package `prometheus`"
     return subprocess.Popen(
         [
-            *(command, f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}"),
+            *("prometheus", f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}"),
             f"--web.listen-address=127.0.0.1:{port}",
         ],
         stdout=subprocess.DEVNULL,
@@ -110,8 +117,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             )  # fmt: skip
             has_turns = 'agentload_turns_total{arm="base",status="success",turn_class="tool"}'
             page = until(lambda: (p := page_of(own)) and has_turns in p and p, "turns are shown")
+            statuses = [status(own, "/metrics"), status(own, "/"), status(own, "/metrics", b"x")]
             locust.wait()
-            yield Seen(api, bench.folder(), page, locust.output, began_s, time.time())
+            yield Seen(api, bench.folder(), page, statuses, locust.output, began_s, time.time())
         finally:
             bench.close()
             prometheus.terminate()
@@ -151,6 +159,10 @@ def test_the_series_are_those_of_the_run(seen: Seen) -> None:
     assert counts == sorted(counts)
     assert 0 < counts[-1] <= len(seen.folder.rows())
     assert {s["metric"]["error_class"] for s in seen.ask("agentload_errors_total")} == {"http_500"}
+
+
+def test_the_port_has_nothing_but_the_page(seen: Seen) -> None:
+    assert seen.statuses == [200, 404, 405]
 
 
 def test_a_page_of_the_port_says_nothing_of_this_machine(seen: Seen) -> None:
