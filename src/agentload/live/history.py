@@ -47,6 +47,8 @@ class History:
         self._added += 1
         if self._added % self.every:
             return
+        while self.points and self.points[-1].time_s >= point.time_s:
+            self.points.pop()  # made while the run was being closed: it had ended by then
         self.points.append(point)
         if len(self.points) >= MAX_POINTS:
             self.points = self.points[1::2]
