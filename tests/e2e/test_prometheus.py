@@ -200,3 +200,10 @@ def test_panels_of_the_dashboard_are_whole() -> None:
     assert len(set(cells)) == len(cells), "panels lie over each other"
     assert "127.0.0.1" not in json.dumps(DASHBOARD)
     assert "localhost" not in json.dumps(DASHBOARD)
+
+
+def test_the_shipped_configuration_is_one_of_prometheus() -> None:
+    file = ROOT / "k8s" / "prometheus" / "prometheus.yaml"
+    command = ["promtool", "check", "config", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
