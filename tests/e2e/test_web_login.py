@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.cookiejar
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.e2e.locust_process import DEADLINE_S, Bench, free_port, until
 
@@ -22,11 +24,12 @@ LOGIN = {"AGENTLOAD_WEB_USER": "operator", "AGENTLOAD_WEB_PASSWORD": PASSWORD}
 class Browser:
     """Keeps cookies and follows redirects; `open` gives status, address at the end, body."""
 
-    def __init__(self, port: int) -> None:
-        self.root = f"http://127.0.0.1:{port}"
+    def __init__(self, port: int, trusted: ssl.SSLContext) -> None:
+        self.root = f"https://127.0.0.1:{port}"
         self.cookies = http.cookiejar.CookieJar()
         jar = urllib.request.HTTPCookieProcessor(self.cookies)
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), jar)
+        tls = urllib.request.HTTPSHandler(context=trusted)
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), jar, tls)
 
     def open(
         self, path: str, headers: dict[str, str] | None = None, **form: str
@@ -60,11 +63,15 @@ def no_target(tmp_path: Path) -> Iterator[Bench]:
     made.close()
 
 
-def test_nothing_is_open_before_the_login(no_target: Bench) -> None:
-    port = free_port()
+def test_nothing_is_open_before_the_login(no_target: Bench, tmp_path: Path) -> None:
+    port, authority, trusted = free_port(), trustme.CA(), ssl.create_default_context()
+    authority.configure_trust(trusted)
+    issued, chain, key = authority.issue_cert("127.0.0.1"), tmp_path / "chain", tmp_path / "key"
+    issued.cert_chain_pems[0].write_to_path(chain)
+    issued.private_key_pem.write_to_path(key)
     web = ("--web-host", "127.0.0.1", "--web-port", str(port), "--web-login")
-    locust = no_target.owner(*web, env=LOGIN)
-    browser = Browser(port)
+    locust = no_target.owner(*web, "--tls-cert", str(chain), "--tls-key", str(key), env=LOGIN)
+    browser = Browser(port, trusted)
     until(browser.is_up, "the login page")
     assert browser.open("/")[1].startswith("/login")
     assert browser.open("/stats/requests")[1].startswith("/login")
@@ -77,7 +84,7 @@ def test_nothing_is_open_before_the_login(no_target: Bench) -> None:
     assert "Wrong user or password" in browser.open("/login")[2]
     assert browser.open("/stats/requests")[1].startswith("/login")
 
-    program = Browser(port)
+    program = Browser(port, trusted)
     stats = program.open("/stats/requests", basic("operator", PASSWORD))
     assert stats[:2] == (200, "/stats/requests")
     status, where, page = program.open("/agentload/metrics", basic("operator", PASSWORD))
@@ -91,6 +98,7 @@ def test_nothing_is_open_before_the_login(no_target: Bench) -> None:
     refused = browser.open("/swarm", scenario="x.yaml")  # the form is examined only now
     assert "x.yaml" in refused[2]
     (cookie,) = browser.cookies
+    assert cookie.secure
     assert cookie.has_nonstandard_attr("HttpOnly")
     assert cookie.get_nonstandard_attr("SameSite") == "Strict"
     locust.process.terminate()

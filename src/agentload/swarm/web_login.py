@@ -46,6 +46,7 @@ def protect(web_ui: Any, env: Mapping[str, str] = os.environ) -> None:
     app = web_ui.app
     app.secret_key = secrets.token_bytes(32)  # a login ends with the process
     app.config.update(SESSION_COOKIE_SAMESITE="Strict", SESSION_COOKIE_HTTPONLY=True)
+    app.config["SESSION_COOKIE_SECURE"] = bool(web_ui.tls_cert)
     web_ui.login_manager.user_loader(lambda name: _PageUser(name) if name == user else None)
 
     @web_ui.login_manager.request_loader  # type: ignore[untyped-decorator]
@@ -64,6 +65,7 @@ def protect(web_ui: Any, env: Mapping[str, str] = os.environ) -> None:
             return None
         if request.method == "GET" and basic is None:
             return redirect(url_for("locust.login"))
+        gevent.sleep(WRONG_ANSWER_S)
         return Response("log in first\n", 401)
 
     @app.route(LOGIN_PATH, methods=["POST"], endpoint="agentload_login")  # type: ignore[untyped-decorator]
