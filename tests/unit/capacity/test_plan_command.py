@@ -135,7 +135,7 @@ FAULTS = [
     (["--scenario", "nothing.yaml", "--sessions", "4", *SHEET], "nothing.yaml"),
     (["--run", "nothing", "--sessions", "4", *SHEET], "is no folder"),
     (["--scenario", SMOKE, "--sessions", "4", "--coefficients", "nothing.json"], "cannot read"),
-    (["--scenario", SMOKE, "--sessions", "4", *SHEET, "--max-model-len", "500"], "are the most"),
+    (["--scenario", SMOKE, "--sessions", "4", *SHEET, "--max-model-len", "500"], "of the 500 that"),
 ]
 
 
