@@ -17,7 +17,7 @@ from agentload.live.snapshot import Snapshot
 from agentload.swarm.live import current
 from agentload.swarm.live.console import WIDTH, block, plain_line
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agentload")  # short: these lines are long enough
 
 EVERY_S = 1.0
 PLAIN_EVERY_S = 10.0
@@ -35,7 +35,7 @@ class PlainLines:
         moment = (snapshot.run_id, int(snapshot.now_s // PLAIN_EVERY_S), over)
         if moment != self._said:
             self._said = moment
-            logger.info("agentload: %s", plain_line(snapshot))
+            logger.info("%s", plain_line(snapshot))
 
     def close(self) -> None:
         """Nothing is left behind."""
@@ -156,4 +156,4 @@ class Terminal:
         try:
             self._view.show(snapshot)
         except Exception:
-            logger.exception("agentload: the live figures could not be shown")
+            logger.exception("the live figures could not be shown")
