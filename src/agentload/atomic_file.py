@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -22,3 +24,9 @@ def replace_text(path: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """`value` as indented JSON, by `replace_text`; ValueError for NaN, which is no JSON."""
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+    replace_text(path, text + "\n")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from agentload.atomic_file import replace_text
+from agentload.atomic_file import replace_json
 from agentload.experiment.errors import ExperimentError
 from agentload.experiment.plan import Cell, Experiment, cells
 from agentload.recording.record import MANIFEST_JSON
@@ -135,8 +135,7 @@ class State:
         record.server_wished, record.server_found = dict(served.wished), dict(found.settings)
         record.server_sources, record.server_probe = dict(found.sources), dict(found.probe)
         record.notes = list(found.notes)
-        text = json.dumps(found.settings, indent=2, ensure_ascii=False)
-        replace_text(self.settings_file(cell), text + "\n")
+        replace_json(self.settings_file(cell), found.settings)
         self._save()
 
     def record(self, cell: Cell, state: CellState) -> None:
@@ -184,5 +183,4 @@ class State:
             "plan": self._plan,
             "cells": [asdict(record) for record in self._records],
         }
-        text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
-        replace_text(self.folder / EXPERIMENT_JSON, text + "\n")
+        replace_json(self.folder / EXPERIMENT_JSON, data)

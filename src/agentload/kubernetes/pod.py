@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentload.atomic_file import replace_text
+from agentload.atomic_file import replace_json
 from agentload.clock import NS_PER_S, MonotonicClock
 from agentload.recording.record import MANIFEST_JSON
 
@@ -120,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
     code = child.run(command)
     done = outcome(folder, given.run_id, code)
     try:
-        replace_text(folder / DONE_JSON, json.dumps(asdict(done)) + "\n")
+        replace_json(folder / DONE_JSON, asdict(done))
     except OSError as error:
         _say(f"{folder / DONE_JSON} cannot be written: {error.strerror}")
         return code or EXIT_USAGE

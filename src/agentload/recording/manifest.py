@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -13,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from agentload.atomic_file import replace_text
+from agentload.atomic_file import replace_json
 from agentload.recording.record import (
     MANIFEST_JSON,
     SCHEMA_VERSION,
@@ -114,13 +113,10 @@ class Manifest:
     libraries: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
-    def as_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace `manifest.json` in one step: a reader sees the old one or the new one, never half."""
-    replace_text(folder / MANIFEST_JSON, manifest.as_json())
+    replace_json(folder / MANIFEST_JSON, asdict(manifest))
 
 
 def library_versions() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 from array import array
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentload.atomic_file import replace_text
+from agentload.atomic_file import replace_json
 from agentload.recording.merge_folder import FolderError, building, copy_others, put, writing
 from agentload.recording.merge_given import missing_text, read_base, read_shards
 from agentload.recording.merge_manifest import (
@@ -83,8 +82,7 @@ def merge(
             manifest = merged_manifest(base, merged, missing, recorded)
             copy_others(run, folder, faults)
             _raise(faults)
-            text = json.dumps(manifest, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-            replace_text(folder / MANIFEST_JSON, text)
+            replace_json(folder / MANIFEST_JSON, manifest)
             was_there = put(folder, out)
     except FolderError as error:
         raise MergeError([str(error)], 1) from None

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from agentload.atomic_file import replace_text
+from agentload.atomic_file import replace_json
 from agentload.recording.record import SCHEMA_VERSION, RunState
 from agentload.recording.relay_checks import SHARD_FILES
 
@@ -76,7 +76,7 @@ def scenario_sha256(scenario_json: str) -> str:
 
 
 def write_shard(folder: Path, shard: Shard) -> None:
-    replace_text(folder / SHARD_JSON, json.dumps(asdict(shard), indent=2, allow_nan=False) + "\n")
+    replace_json(folder / SHARD_JSON, asdict(shard))
 
 
 def sealed(folder: Path) -> dict[str, Seal]:

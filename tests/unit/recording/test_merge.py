@@ -426,7 +426,7 @@ if step == "row":
 elif step == "fsync":
     os.fsync = die
 elif step == "manifest":
-    merge.replace_text = die
+    merge.replace_json = die
 elif step == "rename":
     merge.put = die
 else:
