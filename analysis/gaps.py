@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from agentload.turn_metrics import MIN_GAPS_FOR_STALLS, MIN_GAPS_FOR_TURN_P99, StallRule
 from analysis.chunk_rows import COLUMNS, LATE, MERGED, USABLE, ChunkRow, parsed_rows
 from analysis.csv_rows import Block, ReadReport, read_blocks
 from analysis.csv_table import check_text, numbers
-from analysis.faults import FaultLog
+from analysis.faults import Fault, FaultLog
 from analysis.gap_histogram import US_PER_S, GapHistogram
+from analysis.turn_places import Places, TurnKeys
 
 BLOCK_TURNS = 2_000  # of about 300 gaps each: some 20 MB of arrays at a time
 MAX_STALLS_KEPT = 200_000
@@ -68,18 +68,6 @@ class GapPass:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnKeys:
-    """What the pass needs to know of each turn: only rows with `group >= 0` are counted.
-
-    `output_tokens` (NaN = unknown) tells whether every chunk of a turn was one token.
-    """
-
-    request_id: pd.Series
-    group: np.ndarray
-    output_tokens: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
 class _Batch:
     """Gaps of several turns in one array; `starts` has one entry more than there are turns."""
 
@@ -107,7 +95,7 @@ def read_gaps(
     result = GapPass(TurnGaps.empty(len(turns.group)))
     if path is None:
         return result
-    places = _Places(turns)
+    places = Places(turns)
     kept: list[Stalls] = []
     blocks = read_blocks(
         path, COLUMNS, log, ReadReport(), finished=finished, block_rows=BLOCK_TURNS
@@ -120,30 +108,18 @@ def read_gaps(
     return result
 
 
-class _Places:
-    """Finds the counted turn of a request id; -1 for one that is not counted or not known."""
-
-    def __init__(self, turns: TurnKeys) -> None:
-        ids = turns.request_id.cat
-        self._known = ids.categories
-        self._turn_of = np.full(len(self._known) + 1, -1, dtype=np.int64)
-        counted = np.flatnonzero(turns.group >= 0)
-        self._turn_of[ids.codes.to_numpy()[counted]] = counted
-
-    def find(self, request_ids: list[str]) -> np.ndarray:
-        """Positions in the turns, in the order asked for."""
-        found: np.ndarray = self._turn_of[self._known.get_indexer(pd.Index(request_ids))]
-        return found
-
-
 def _batch(
-    file: str, block: Block, places: _Places, turns: TurnKeys, log: FaultLog, result: GapPass
+    file: str, block: Block, places: Places, turns: TurnKeys, log: FaultLog, result: GapPass
 ) -> _Batch:
     bad: set[int] = set()
     check_text(block.cells["request_id"], COLUMNS[0], file, block.lines, log, bad)
     first = numbers(block.cells["first_chunk_s"], COLUMNS[1], file, block.lines, log, bad)
     rows = parsed_rows(file, block, log, bad)
-    place = places.find(block.cells["request_id"])
+    place, surplus = places.find(block.cells["request_id"])
+    for i in np.flatnonzero(surplus).tolist():
+        bad.add(i)
+        text = "more rows than this request had streams"
+        log.add(Fault(file, text, block.lines[i], "request_id", block.cells["request_id"][i]))
     good = np.ones(len(place), dtype=bool)
     good[list(bad)] = False
     result.unknown_rows += int(((place < 0) & good).sum())

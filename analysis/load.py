@@ -34,7 +34,7 @@ INSTANTS = (
     "first_chunk_s", "last_chunk_s", "end_s",
 )  # fmt: skip
 LONGEST_RUN_S = 30 * 86_400.0
-AFTER_END_S = 60.0  # what clocks of several machines may differ by, and far more
+SLACK_S = 3600.0  # a worker that lost its master goes on for a while
 FREE_TEXT = ("error_text", "detail")  # written by servers and people: may hold anything
 
 
@@ -157,12 +157,12 @@ def _turn_checks(manifest: Manifest) -> Check:
 
 def _outside_the_run(turns: pd.DataFrame, manifest: Manifest, log: FaultLog) -> np.ndarray:
     """Rows with an instant no run has, as after a jump of a clock; one would stretch the window."""
-    end_s = LONGEST_RUN_S if manifest.ended_s is None else manifest.ended_s + AFTER_END_S
-    text = f"{-AFTER_END_S:.0f} to {end_s:.0f} s of the run are possible: a clock jumped"
+    end_s = LONGEST_RUN_S if manifest.ended_s is None else manifest.ended_s + SLACK_S
+    text = f"{-SLACK_S:.0f} to {end_s:.0f} s of the run are possible: a clock jumped"
     bad = np.zeros(len(turns), dtype=bool)
     for column in INSTANTS:
         instants = turns[column].to_numpy()
-        for i in np.flatnonzero((instants > end_s) | (instants < -AFTER_END_S)).tolist():
+        for i in np.flatnonzero((instants > end_s) | (instants < -SLACK_S)).tolist():
             if not bad[i]:
                 log.add(_turn_fault(turns, i, column, text))
             bad[i] = True

@@ -16,9 +16,10 @@ from agentload.turn_metrics import (
     plausible_tokens_per_s,
 )
 from analysis.faults import FaultLog
-from analysis.gaps import GapPass, TurnKeys, read_gaps
+from analysis.gaps import GapPass, read_gaps
 from analysis.load import Run, load_run
 from analysis.server import Scrape, load_scrape
+from analysis.turn_places import TurnKeys
 from analysis.windows import Window, inside, measured_window
 
 CLASSES = ("cold", "tool", "user", "child", "rebuild")
@@ -55,7 +56,12 @@ def measure(folder: Path, *, keep_good_rows: bool = False) -> Measured:
     turns = derived(turns, counted_stages(turns, run), window, plausible_limit(run))
     rule = stall_rule(run.manifest.scenario)
     log = FaultLog()
-    keys = TurnKeys(turns["request_id"], _groups(turns), turns["output_tokens"].to_numpy())
+    keys = TurnKeys(
+        turns["request_id"],
+        turns["first_chunk_s"].notna().to_numpy(),
+        _groups(turns),
+        turns["output_tokens"].to_numpy(),
+    )
     gaps = read_gaps(run.chunks_path, keys, rule, log, finished=run.finished)
     scrape = load_scrape(run.scrape_path, log, finished=run.finished)
     notes = list(run.notes)

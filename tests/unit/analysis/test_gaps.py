@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentload import turn_metrics as tm
-from analysis.faults import FaultLog
+from analysis.faults import BadInputError, FaultLog
 from analysis.gap_histogram import DENSE_US, GapHistogram
-from analysis.gaps import GapPass, TurnKeys, read_gaps
+from analysis.gaps import GapPass, read_gaps
+from analysis.measured import measure
+from analysis.turn_places import TurnKeys
 
 GAPS = st.lists(st.integers(0, 3 * DENSE_US), max_size=40)
 
@@ -25,6 +27,7 @@ def gap_pass(tmp_path: Path, traces: list, tokens: list[float] | None = None) ->
     planted.write_run(tmp_path, [], traces)
     keys = TurnKeys(
         pd.Series([t.request_id for t in traces]).astype("category"),
+        np.ones(len(traces), dtype=bool),
         np.zeros(len(traces), dtype=int),
         np.array(tokens if tokens is not None else [math.nan] * len(traces)),
     )
@@ -139,7 +142,40 @@ def test_rows_of_turns_that_do_not_count_are_passed_over(tmp_path: Path) -> None
     rows = [planted.turn("s0"), planted.failed("s1", 0, "stream_cut")]
     other = planted.trace(planted.turn("s9"), [10_000] * 5)
     planted.write_run(tmp_path, rows, [planted.trace(rows[0], [20_000] * 4), other])
-    keys = TurnKeys(pd.Series(["s0-0", "s1-0"]).astype("category"), np.array([0, -1]), np.zeros(2))
+    ids = pd.Series(["s0-0", "s1-0"]).astype("category")
+    keys = TurnKeys(ids, np.ones(2, dtype=bool), np.array([0, -1]), np.zeros(2))
     found = read_gaps(tmp_path / "chunks.csv", keys, tm.StallRule(), FaultLog())
     assert found.raw[0].count == 4
     assert found.unknown_rows == 1
+
+
+def test_attempts_with_one_request_id_have_their_rows_in_order(tmp_path: Path) -> None:
+    """The first try had no stream, the second was cut, the third is whole."""
+    tries = [
+        planted.failed("s0", 1, "http_503", request_id="r"),
+        planted.turn("s0", 1, request_id="r", attempt=2, status="error", error_class="stream_cut"),
+        planted.turn("s0", 1, request_id="r", attempt=3, start=20.0),
+    ]
+    other = planted.turn("s1", 1, request_id="q")
+    traces = [
+        planted.trace(tries[1], [500_000] * 3),
+        planted.trace(other, [30_000] * 3),
+        planted.trace(tries[2], [20_000] * 4),
+    ]
+    folder = planted.write_run(tmp_path / "run", [*tries, other], traces)
+    found = measure(folder).gaps
+    assert found.per_turn.max_s.tolist() == pytest.approx(
+        [math.nan] * 2 + [0.02, 0.03], nan_ok=True
+    )
+    assert sum(hist.count for hist in found.raw.values()) == 7
+
+
+def test_a_row_of_gaps_more_than_streams_is_a_fault(tmp_path: Path) -> None:
+    row = planted.turn("s0", 1)
+    traces = [planted.trace(row, [20_000] * 3), planted.trace(row, [20_000] * 3)]
+    folder = planted.write_run(tmp_path / "run", [row], traces)
+    with pytest.raises(BadInputError, match="row 3, column request_id: 's0-1': more rows"):
+        measure(folder)
+    kept = measure(folder, keep_good_rows=True)
+    assert sum(hist.count for hist in kept.gaps.raw.values()) == 3
+    assert "1 faulty rows left out" in kept.notes[-1]
