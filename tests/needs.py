@@ -49,6 +49,7 @@ def _root() -> str | None:
 
 
 NEEDS: dict[str, Callable[[], str | None]] = {
+    "curl": _program(("curl", "curl")),
     "chromium": _program(("chromium", "chromium"), ("chromedriver", "chromium-driver")),
     "prometheus": _program(("prometheus", "prometheus")),
     "haproxy": _program(("haproxy", "haproxy")),

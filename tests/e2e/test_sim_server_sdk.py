@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,7 +130,7 @@ def test_the_key_is_never_shown() -> None:
         assert "sk-wrong" not in shown
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.needs("curl")
 def test_curl_streams() -> None:
     body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 3, "stream": True})
     with Sim() as sim:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests import needs
 from tests.netns.network import sweep, what_is_missing
 
 
@@ -50,7 +50,5 @@ def namespaces() -> None:
     missing = what_is_missing()
     if missing is None:
         sweep()
-    elif os.environ.get("CI", "").lower() in ("1", "true"):
-        pytest.fail(f"CI has to run these tests: {missing}", pytrace=False)
     else:
-        pytest.skip(missing)
+        needs.skip(missing)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +12,15 @@ from typing import Any
 
 import yaml
 
-KUBECTL = Path(sys.executable).with_name("kubectl")
+from agentload.kubernetes import kubectl
+
 NAMESPACE = "default"
 _VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
 def render(overlay: Path) -> str:
     done = subprocess.run(
-        [str(KUBECTL), "kustomize", str(overlay)], capture_output=True, text=True, check=False
+        [kubectl.find(), "kustomize", str(overlay)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

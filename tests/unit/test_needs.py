@@ -62,6 +62,6 @@ def test_what_is_missing_is_named_and_nothing_is_started(
     before, _, after = said.rpartition("{}")
     assert before in done.stdout
     assert after in done.stdout
-    assert "needs('chrome',): only chromium, prometheus" in done.stdout
+    assert "needs('chrome',): only curl, chromium, prometheus" in done.stdout
     assert counts in done.stdout
     assert done.stdout.count("started: test_there") == done.stdout.count("started:") == 1
