@@ -7,7 +7,6 @@ engines or replicas are added before any ratio is formed. A metric that is not t
 from __future__ import annotations
 
 import json
-import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -20,11 +19,13 @@ from agentload.recording.record import ScrapeSample
 from analysis.csv_rows import Block, Column, ReadReport, columns_of, read_blocks
 from analysis.csv_table import numbers
 from analysis.faults import FaultLog
+from analysis.server_histogram import Histogram
 
 _SUFFIXES = ("", "_total", "_bucket", "_sum", "_count")
 _WANTED = frozenset(n + s for names in ALIASES.values() for n in names for s in _SUFFIXES)
 
 Labels = tuple[tuple[str, str], ...]
+Moment = tuple[str, float]  # endpoint and time of a scrape
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,50 +57,6 @@ class HitRate:
     rate: float
     from_gauge: bool
     by_engine: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Quantile:
-    """A histogram's quantile; in the last bucket it is only known to be `value_s` or more."""
-
-    value_s: float
-    is_bound: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """Increase of a histogram's buckets: upper bounds ascending, cumulative counts, sum, count."""
-
-    bounds_s: tuple[float, ...]
-    cumulative: tuple[float, ...]
-    sum_s: float
-    count: float
-
-    @property
-    def mean_s(self) -> float | None:
-        return self.sum_s / self.count if self.count > 0 else None
-
-    def quantile(self, q: float) -> Quantile | None:
-        """Linear inside the bucket, the first of which starts at 0; None without observations."""
-        if not self.cumulative or self.cumulative[-1] <= 0:
-            return None
-        rank = q * self.cumulative[-1]
-        low_bound, low_count = 0.0, 0.0
-        for bound, count in zip(self.bounds_s, self.cumulative, strict=True):
-            if count >= rank:
-                if math.isinf(bound):
-                    break
-                inside = (rank - low_count) / (count - low_count) if count > low_count else 0.0
-                return Quantile(low_bound + (bound - low_bound) * inside, is_bound=False)
-            low_bound, low_count = bound, count
-        return Quantile(low_bound, is_bound=True)
-
-    def count_above(self, bound_s: float) -> float | None:
-        """Observations certain to be above `bound_s`: beyond the first bucket bound from it on."""
-        for bound, count in zip(self.bounds_s, self.cumulative, strict=True):
-            if bound >= bound_s:
-                return self.cumulative[-1] - count
-        return None
 
 
 @dataclass(slots=True)
@@ -140,18 +97,23 @@ class Scrape:
         series = self.find(meaning)
         if not series:
             return None
-        return Increase(sum(_increase(s.values) for s in series), len(_restarts(series)))
+        begun = self._begun()
+        return Increase(sum(_increase(s, begun) for s in series), len(_restarts(series)))
 
     def restarts(self) -> int:
         """Moments at which a server's counters started again or its start time changed."""
-        meanings = ("prefix_cache_queries", "generation_tokens", "finished")
+        return len(self._begun())
+
+    def _begun(self) -> set[Moment]:
+        """The moments of `restarts`. A counter that is past its old value shows none by itself."""
+        meanings = ("prefix_cache_queries", "prefix_cache_hits", "generation_tokens", "finished")
         counters = [s for meaning in meanings for s in self.find(meaning)]
         changed = {
             (s.endpoint, float(t))
             for s in self.find("process_start")
             for t in s.times_s[1:][np.diff(s.values) != 0]
         }
-        return len(_restarts(counters) | changed)
+        return _restarts(counters) | changed
 
     def total(self, meaning: str) -> tuple[np.ndarray, np.ndarray] | None:
         """(times, values) of a gauge added over engines and replicas."""
@@ -167,31 +129,34 @@ class Scrape:
         """Prefix-cache hits / queries, both in tokens; the old gauge only when nothing else is."""
         queries, hits = self.find("prefix_cache_queries"), self.find("prefix_cache_hits")
         if queries and hits:
-            asked = sum(_increase(s.values) for s in queries)
+            begun = self._begun()
+            asked = sum(_increase(s, begun) for s in queries)
             if asked <= 0:
                 return None
-            found = sum(_increase(s.values) for s in hits)
-            return HitRate(found / asked, False, tuple(_engine_rates(queries, hits)))
+            found = sum(_increase(s, begun) for s in hits)
+            return HitRate(found / asked, False, tuple(_engine_rates(queries, hits, begun)))
         gauge = self.find("prefix_cache_hit_rate")
-        last = [float(s.values[-1]) for s in gauge]
+        last = [float(s.values[-1]) for s in gauge if s.values[-1] >= 0]  # -1: caching is off
         return HitRate(sum(last) / len(last), True) if last else None
 
     def histogram(self, meaning: str) -> Histogram | None:
         """Increase of all series of a histogram, added bucket by bucket; None when absent."""
-        buckets: dict[float, float] = {}
+        begun = self._begun()
+        buckets: dict[float, list[float]] = {}
         for series in self.find(meaning, "_bucket"):
             bound = _bound(series.labels.get("le", ""))
             if bound is not None:
-                buckets[bound] = buckets.get(bound, 0.0) + _increase(series.values)
+                buckets.setdefault(bound, []).append(_increase(series, begun))
+        whole = max(map(len, buckets.values()), default=0)  # servers can have different bounds
         sums, counts = self.find(meaning, "_sum"), self.find(meaning, "_count")
         if not sums or not counts:
             return None
-        bounds = tuple(sorted(buckets))
+        bounds = tuple(sorted(b for b, found in buckets.items() if len(found) == whole))
         return Histogram(
             bounds,
-            tuple(buckets[b] for b in bounds),
-            sum(_increase(s.values) for s in sums),
-            sum(_increase(s.values) for s in counts),
+            tuple(sum(buckets[b]) for b in bounds),
+            sum(_increase(s, begun) for s in sums),
+            sum(_increase(s, begun) for s in counts),
         )
 
     def labels_of(self, meaning: str) -> dict[str, str]:
@@ -270,12 +235,16 @@ def _cut(series: Series, from_s: float, to_s: float) -> Series:
     )
 
 
-def _increase(values: np.ndarray) -> float:
-    steps = np.diff(values)
-    return float(np.where(steps < 0, values[1:], steps).sum())
+def _increase(series: Series, begun: set[Moment]) -> float:
+    steps = np.diff(series.values)
+    again = steps < 0
+    if begun:
+        times = series.times_s[1:].tolist()
+        again |= np.array([(series.endpoint, t) in begun for t in times], dtype=bool)
+    return float(np.where(again, series.values[1:], steps).sum())
 
 
-def _restarts(series: list[Series]) -> set[tuple[str, float]]:
+def _restarts(series: list[Series]) -> set[Moment]:
     return {(s.endpoint, float(t)) for s in series for t in s.times_s[1:][np.diff(s.values) < 0]}
 
 
@@ -294,13 +263,13 @@ def _combined(
     return times[whole], how(held[:, whole], axis=0)
 
 
-def _engine_rates(queries: list[Series], hits: list[Series]) -> Iterator[float]:
+def _engine_rates(queries: list[Series], hits: list[Series], begun: set[Moment]) -> Iterator[float]:
     def key(s: Series) -> tuple[str, Labels]:
         return s.endpoint, tuple(sorted(s.labels.items()))
 
     by_key = {key(s): s for s in hits}
     for asked in queries:
         found = by_key.get(key(asked))
-        grown = _increase(asked.values)
+        grown = _increase(asked, begun)
         if found is not None and grown > 0:
-            yield _increase(found.values) / grown
+            yield _increase(found, begun) / grown
