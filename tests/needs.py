@@ -21,7 +21,7 @@ def _program(*packages: tuple[str, str]) -> Callable[[], str | None]:
         found = [(program, package) for program, package in packages if not shutil.which(program)]
         if not found:
             return None
-        programs, debian = (" ".join(one) for one in zip(*found, strict=True))
+        programs, debian = (" ".join(dict.fromkeys(one)) for one in zip(*found, strict=True))
         return f"not installed: {programs} (Debian: apt-get install {debian})"
 
     return missing
@@ -51,7 +51,7 @@ def _root() -> str | None:
 NEEDS: dict[str, Callable[[], str | None]] = {
     "curl": _program(("curl", "curl")),
     "chromium": _program(("chromium", "chromium"), ("chromedriver", "chromium-driver")),
-    "prometheus": _program(("prometheus", "prometheus")),
+    "prometheus": _program(("prometheus", "prometheus"), ("promtool", "prometheus")),
     "haproxy": _program(("haproxy", "haproxy")),
     "kubectl": _kubectl,
     "root": _root,

@@ -47,9 +47,9 @@ def test_what_is_missing_is_named_and_nothing_is_started(
 ) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  needs: ...\n", encoding="utf-8")
-    tool = tmp_path / "prometheus"
-    tool.write_text("#!/bin/sh\n", encoding="utf-8")
-    tool.chmod(0o755)
+    for name in ("prometheus", "promtool"):
+        (tmp_path / name).write_text("#!/bin/sh\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
     plugins = ("-p", "tests.conftest", "-p", "no:randomly", "-p", "no:cacheprovider")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rA", *plugins, str(tmp_path)],
