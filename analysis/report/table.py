@@ -13,6 +13,7 @@ from rich.table import Table
 from analysis.measured import measure
 from analysis.metrics import ALL, Arm, ClassFigures, arms_of, class_figures
 from analysis.report import format as f
+from analysis.starts import starts
 
 HEADINGS = (
     "turns", "n", "TTFT P50", "TTFT P99", "ITL P50", "ITL P99", "jitter", "cache hit", "queue P50",
@@ -85,4 +86,10 @@ def verdict_lines(arm: Arm) -> list[str]:
         elif manifest.verdict is None:
             lines.append(f"{arm.name}: the load generator left no verdict on this run")
         lines += [f"{arm.name}: {note}" for note in measured.notes]
+    begun = starts(arm)
+    if begun is not None and begun.overloaded:
+        lines.append(
+            f"{arm.name}: overloaded: {begun.achieved:,} of {begun.planned:,} planned session "
+            "starts were sent"
+        )
     return lines

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from agentload.recording.metrics_page import samples
+from analysis.compare_command import main as compare
 from analysis.csv_rows import Column, ReadReport
 from analysis.csv_table import read_table
 from analysis.diagnosis.cache import reusable_tokens
@@ -246,7 +247,9 @@ def test_c08_starts_that_were_due_are_counted_and_their_lateness_told(
     )
     assert found["effective_ttft_s"]["mean"] == pytest.approx((4 * (5.0 + 7.5) + 0.5) / 5)
     assert report([str(folder), "--format", "md"]) == 0
-    assert "overloaded" in capsys.readouterr().out
+    assert "| overloaded |" in capsys.readouterr().out
+    assert compare([str(folder), str(folder)]) == 0
+    assert "4 of 6 planned session starts" in capsys.readouterr().out
 
 
 # -- D: measurement and analysis ----------------------------------------------------------------
