@@ -38,7 +38,10 @@ from analysis.load import Run, load_run
 
 def main(argv: Sequence[str]) -> int:
     """Fit, print, write. 0: written, 2: input that cannot be used."""
-    given = _parser().parse_args(argv)
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if not given.out.absolute().parent.is_dir():
+        parser.error(f"--out {given.out}: its folder does not exist")
     try:
         prior = _prior(given)
         runs = [load_run(folder) for folder in given.runs]

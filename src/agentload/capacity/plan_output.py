@@ -11,11 +11,12 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from agentload.capacity.demand import Demand
 from agentload.capacity.plan import Interval, Option, Plan, binding
 from agentload.capacity.plan_flags import kubectl_patch, serve_command, serve_flags
 from agentload.capacity.plan_inputs import version_warning
 from agentload.capacity.search import GROUP, Setting
-from agentload.capacity.slo import in_words
+from agentload.capacity.slo import Target, in_words
 
 SCHEMA = "agentload.plan/1"
 
@@ -86,7 +87,7 @@ def per_developer(plan: Plan, option: Option) -> float | None:
 
 def warnings(plan: Plan) -> list[str]:
     """What makes the plan less sure than its intervals say."""
-    found = []
+    found = unchecked_limits(plan.target, plan.demand)
     files = {s.hardware.name: s.hardware.cost_file for s, _ in plan.looked_at}
     for name, file in files.items():
         provenances = {file.coefficient(c).provenance for c in ("c0", "c1", "c3", "c4")}
@@ -104,6 +105,16 @@ def warnings(plan: Plan) -> list[str]:
         if text:
             found.append(f"{name}: {text}")
     return found
+
+
+def unchecked_limits(target: Target, demand: Demand) -> list[str]:
+    """Of the classes that have limits and no turns: that nothing was held against them."""
+    there = {turn.turn_class for session in demand.sessions for turn in session.turns}
+    return [
+        f"{name}: no turn of this class is in the plan, so its limits were not checked"
+        for name in target.slos
+        if name not in there
+    ]
 
 
 def not_modelled(plan: Plan) -> list[str]:
@@ -184,10 +195,15 @@ def _cliff(option: Option) -> str:
 def _options_table(plan: Plan) -> Table:
     table = _table("Options, cheapest first", ("run", "each", "cost/h"))
     for option in plan.options:
-        cost = "-" if option.cost_per_hour is None else f"{option.cost_per_hour:,.0f}"
+        cost = "-" if option.cost_per_hour is None else money(option.cost_per_hour)
         run = f"{option.replicas} x {option.setting.hardware.name}"
         table.add_row(run, str(option.sessions_per_replica), cost, *_cells(option))
     return table
+
+
+def money(cost: float) -> str:
+    """Hundredths only where they matter, so that the column stays narrow."""
+    return f"{cost:,.2f}" if cost < 100 else f"{cost:,.0f}"
 
 
 def _routing_table(plan: Plan) -> Table:

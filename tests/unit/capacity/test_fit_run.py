@@ -177,6 +177,15 @@ def test_a_folder_that_is_no_run_is_named(
     assert not (tmp_path / "cost.json").exists()
 
 
+def test_a_missing_folder_for_the_file_is_said_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(tmp_path), "--out", str(tmp_path / "nothing" / "cost.json")])
+    assert stopped.value.code == 2
+    assert "its folder does not exist" in capsys.readouterr().err
+
+
 def test_a_hit_may_reach_into_an_answer_and_equal_names_are_equal_text() -> None:
     turns = [Recorded(100, 40, 32), Recorded(200, 10, 128), Recorded(260, 10, 48)]
     first, second, third = (turn.prompt for turn in paths("s", turns, 32, 16))

@@ -1,0 +1,27 @@
+"""What the printed plan says of limits and of money."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentload.capacity.demand import Demand, PlannedSession, PlannedTurn
+from agentload.capacity.plan_output import money, unchecked_limits
+from agentload.capacity.slo import Target
+from agentload.scenario.running import Slo
+
+
+def test_limits_that_no_turn_was_held_against_are_named() -> None:
+    turns = (PlannedTurn("cold", 100, 0, 10, 0.0), PlannedTurn("tool", 200, 110, 10, 1.0))
+    demand = Demand("two classes", (PlannedSession("group", 0, turns),))
+    limit = Slo(ttft_s=1.0)
+    assert unchecked_limits(Target({"tool": limit, "cold": limit}), demand) == []
+    (said,) = unchecked_limits(Target({"tool": limit, "child": limit}), demand)
+    assert said.startswith("child: ")
+    assert "not checked" in said
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"), [(3.5, "3.50"), (99.0, "99.00"), (100.0, "100"), (12345.6, "12,346")]
+)
+def test_a_small_price_keeps_its_hundredths(cost: float, text: str) -> None:
+    assert money(cost) == text
