@@ -18,12 +18,16 @@ from agentload.clock import NS_PER_S, Clock
 
 BATCH_BUFFERS = 256  # of one system call; IOV_MAX is 1024
 Buffer = bytes | memoryview
+Origin = tuple[str, int, bool]  # host, port, whether TLS
 
 
 class Connection:
     """One non-blocking connection to one origin."""
 
-    def __init__(self, sock: Any, tls: TlsChannel | None, kernel_stamps: bool) -> None:
+    def __init__(
+        self, sock: Any, tls: TlsChannel | None, kernel_stamps: bool, origin: Origin
+    ) -> None:
+        self.origin = origin
         self.sock = sock
         self.fd: int = sock.fileno()
         self.tls = tls
@@ -94,7 +98,7 @@ def open_connection(
         except BaseException:
             sock.close()
             raise
-    return Connection(sock, tls, stamps)
+    return Connection(sock, tls, stamps, (host, port, context is not None))
 
 
 def _tcp(host: str, port: int) -> Any:
@@ -155,10 +159,13 @@ class IdleConnections:
         self._now = clock.now_ns
         self._idle: list[Connection] = []
 
-    def take(self) -> Connection | None:
-        """The connection used last that is still good, or None."""
-        while self._idle:
-            connection = self._idle.pop()
+    def take(self, origin: Origin) -> Connection | None:
+        """The connection to this server used last that is still good, or None.
+
+        Those to other servers stay: a metrics page or a redirect can lie elsewhere.
+        """
+        for connection in [c for c in reversed(self._idle) if c.origin == origin]:
+            self._idle.remove(connection)
             if self._now() - connection.idle_since_ns < self._expiry_ns and connection.is_open():
                 connection.reused = True
                 return connection

@@ -65,12 +65,12 @@ class HubTransport(httpx2.BaseTransport):
 
     def _open(self, request: httpx2.Request, call: Call) -> Exchange:
         url = request.url
-        connection = call.idle.take() if call.idle is not None else None
+        tls = url.scheme == "https"
+        host, port = url.raw_host.decode("ascii"), url.port or (443 if tls else 80)
+        connection = call.idle.take((host, port, tls)) if call.idle is not None else None
         if connection is None:
-            tls = self._tls() if url.scheme == "https" else None
-            port = url.port or (443 if tls else 80)
-            host = url.raw_host.decode("ascii")
-            connection = open_connection(host, port, tls, call.deadlines.connect_s)
+            context = self._tls() if tls else None
+            connection = open_connection(host, port, context, call.deadlines.connect_s)
         reader = self._reader.pick(connection.kernel_stamps, call.close_gaps)
         call.exchange = Exchange(connection, reader, call.deadlines, self._clock)
         return call.exchange

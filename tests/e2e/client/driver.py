@@ -91,7 +91,16 @@ def examine(client: Client, scenario: str, overrides: dict[str, object]) -> list
     return [found.name, found.cuts, list(found.warnings)] if found else []
 
 
+def pages(client: Client, urls: list[str]) -> list[Any]:
+    """Each page's JSON, by one client whose connections stay open between them."""
+    found = [client.ask("GET", url).json() for url in urls]
+    client.close()
+    return found
+
+
 def ask(client: Client, job: dict[str, Any]) -> list[Any]:
+    if "pages" in job:
+        return pages(client, **job["pages"])
     if "check" in job:
         return check(client, **job["check"])
     if "encode" in job:

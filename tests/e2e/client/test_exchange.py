@@ -214,6 +214,14 @@ def test_a_broken_reused_connection_has_its_own_class(driver: Driver) -> None:
     assert server.connections == 1
 
 
+def test_a_page_of_another_server_is_asked_there(driver: Driver) -> None:
+    """The connection that is still open to the first server is not taken for the second."""
+    with FakeServer(answer(200, b"[1]")) as first, FakeServer(answer(200, b"[2]")) as second:
+        urls = [f"{server.url}/x" for server in (first, second, first)]
+        assert driver.ask(first.url, "pages", urls=urls) == [[1], [2], [1]]
+    assert (first.connections, second.connections) == (1, 1)
+
+
 def test_a_server_that_refuses_before_it_read_the_body(driver: Driver) -> None:
     with FakeServer(answer(200, b"")) as server:
         early = socket.create_server(("127.0.0.1", 0))
