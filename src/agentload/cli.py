@@ -27,10 +27,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "report": ("analysis.report.command", "tables, findings and report.html of run folders"),
     "compare": ("analysis.compare_command", "compare run folders; exit code for a gate"),
-    "calibrate": ("agentload.capacity.calibrate", "measure what the steps of a server cost"),
-    "fit": ("agentload.capacity.fit_command", "work out what steps cost from finished runs"),
-    "validate": ("agentload.capacity.validate_command", "hold the model against a run"),
-    "plan": ("agentload.capacity.plan_command", "the cheapest settings that meet the limits"),
+    "calibrate": (
+        "agentload.capacity.calibrate.command",
+        "measure what the steps of a server cost",
+    ),
+    "fit": ("agentload.capacity.fit.command", "work out what steps cost from finished runs"),
+    "validate": ("agentload.capacity.validate.command", "hold the model against a run"),
+    "plan": ("agentload.capacity.plan.command", "the cheapest settings that meet the limits"),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentload.capacity.calibrate import main
+from agentload.capacity.calibrate.command import main
 from agentload.sim.profiles import CostFile, load_profile, read_cost_file
 from tests.e2e.sim_process import Sim
 
@@ -17,7 +17,7 @@ FAST = ("--gpu-profile", "H100-80G", "--model-profile", "Qwen2.5-7B")
 
 
 def calibrate(url: str, out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agentload.capacity.calibrate"]
+    command = [sys.executable, "-m", "agentload.capacity.calibrate.command"]
     target = [] if "--dry-run" in flags else ["--base-url", url]
     return subprocess.run(
         [*command, *target, "--out", str(out), *flags],

@@ -27,28 +27,14 @@ PURE = [
     "src/agentload/sim",
     "src/agentload/experiment",
     "src/agentload/kubernetes",
+    "src/agentload/capacity/cost",
+    "src/agentload/capacity/fit",
+    "src/agentload/capacity/plan",
+    "src/agentload/capacity/validate",
     *(
-        f"src/agentload/capacity/{name}.py"
-        for name in ("fit", "fit_form", "posterior", "estimate", "probes", "probes_chunk")
+        f"src/agentload/capacity/calibrate/{name}.py"
+        for name in ("probes", "chunk_probes", "step_probes", "course", "held_out", "delays")
     ),
-    *(
-        f"src/agentload/capacity/{name}.py"
-        for name in ("probes_steps", "calibrate_course", "calibrate_held_out", "calibrate_delays")
-    ),
-    *(
-        f"src/agentload/capacity/{name}.py"
-        for name in ("estimate_engine", "fit_run", "fit_paths", "fit_inputs", "fit_command")
-    ),
-    *(
-        f"src/agentload/capacity/{name}.py"
-        for name in ("demand", "draws", "fleet", "routing", "search", "slo", "plan", "plan_command")
-    ),
-    *(
-        f"src/agentload/capacity/{name}.py"
-        for name in ("plan_inputs", "plan_flags", "plan_output", "plan_page", "recorded", "what_if")
-    ),
-    "src/agentload/capacity/validate.py",
-    "src/agentload/capacity/validate_command.py",
     "analysis",
 ]
 STANDARD_LIBRARY_ONLY = "src/agentload/sim/core"

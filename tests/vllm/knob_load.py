@@ -15,7 +15,7 @@ from dataclasses import asdict  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from agentload.atomic_file import replace_text  # noqa: E402
-from agentload.capacity.calibrate_target import LiveTarget  # noqa: E402
+from agentload.capacity.calibrate.target import LiveTarget  # noqa: E402
 from agentload.client.settings import TargetSettings  # noqa: E402
 from tests.vllm.knob_workload import workload  # noqa: E402
 from tests.vllm.server import MODEL  # noqa: E402

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentload.capacity.estimate_engine import engine_of
-from agentload.capacity.probes import Ask, Heard
+from agentload.capacity.calibrate.probes import Ask, Heard
+from agentload.capacity.cost.engine import engine_of
 from agentload.sim.profiles import NEWEST, CostFile, InForce, read_cost_file
 from tests.vllm.knob_workload import Seen, figures, measured, predicted
 from tests.vllm.server import CLIENT_CPUS, MODEL, ServerError, on_cpus, running_server
@@ -101,7 +101,7 @@ def _measure(setting: Setting, given: argparse.Namespace, costs: Path) -> None:
         if setting is BASE and not costs.exists():
             with (given.out / "calibrate.txt").open("w") as text:
                 _run(
-                    ["agentload.capacity.calibrate", "--base-url", url, "--model", MODEL,
+                    ["agentload.capacity.calibrate.command", "--base-url", url, "--model", MODEL,
                      "--depth", str(DEPTH), "--limit-s", str(LIMIT_S), "--allow-busy",
                      "--max-num-batched-tokens", str(setting.in_force["max_num_batched_tokens"]),
                      "--out", str(costs)], text,

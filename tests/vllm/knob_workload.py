@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agentload.capacity.probes import Ask, Heard, Probe
+from agentload.capacity.calibrate.probes import Ask, Heard, Probe
 from agentload.sim.core import EngineConfig, Frontend, Offline, Replica, StepCost, Turn
 
 SESSIONS, TURNS = 8, 6

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agentload.capacity.calibrate_course import Course, Gathered, Limits
-from agentload.capacity.fit import Fit, Prior, fit_form, prior_around
-from agentload.capacity.fit_form import FORMS, NAMES, cost_of
-from agentload.capacity.posterior import Belief, believe
+from agentload.capacity.calibrate.course import Course, Gathered, Limits
+from agentload.capacity.cost.fit import Fit, Prior, fit_form, prior_around
+from agentload.capacity.cost.form import FORMS, NAMES, cost_of
+from agentload.capacity.cost.posterior import Belief, believe
 from agentload.sim.core import EngineConfig, StepCost
 from agentload.sim.profiles import load_profile
 from tests.unit.capacity.virtual_server import VirtualServer, linear, tiles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentload.capacity.calibrate_server import profile_of, rate_limit, read_metrics
+from agentload.capacity.calibrate.server import profile_of, rate_limit, read_metrics
 
 PAGE = """\
 # TYPE vllm:num_requests_running gauge

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentload.capacity.calibrate_course import Course, Limits
-from agentload.capacity.estimate import cost_file, estimate
-from agentload.capacity.fit import fit_form, prior_around, wide_prior
-from agentload.capacity.fit_form import NAMES, seconds_of
-from agentload.capacity.posterior import believe
-from agentload.capacity.probes import ProbeError
+from agentload.capacity.calibrate.course import Course, Limits
+from agentload.capacity.calibrate.probes import ProbeError
+from agentload.capacity.cost.estimate import cost_file, estimate
+from agentload.capacity.cost.fit import fit_form, prior_around, wide_prior
+from agentload.capacity.cost.form import NAMES, seconds_of
+from agentload.capacity.cost.posterior import believe
 from agentload.sim.profiles import InForce, read_cost_file
 from tests.unit.capacity.hidden_engines import calibrated, covered, engine
 from tests.unit.capacity.virtual_server import VirtualServer, linear, tiles

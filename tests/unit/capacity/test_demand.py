@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentload.capacity.demand import (
+from agentload.capacity.plan.demand import (
     Demand,
     DemandError,
     PlannedSession,

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentload.capacity.fit import FitError, fit_form, prior_around, wide_prior
-from agentload.capacity.fit_command import main
-from agentload.capacity.fit_form import NAMES
-from agentload.capacity.fit_paths import Recorded, paths
-from agentload.capacity.fit_run import Seen, fit_run
-from agentload.capacity.posterior import believe, condition_number
+from agentload.capacity.cost.fit import FitError, fit_form, prior_around, wide_prior
+from agentload.capacity.cost.form import NAMES
+from agentload.capacity.cost.posterior import believe, condition_number
+from agentload.capacity.fit.command import main
+from agentload.capacity.fit.paths import Recorded, paths
+from agentload.capacity.fit.run import Seen, fit_run
 from agentload.sim.core import Frontend, Offline, Replica, StepCost, Turn, TurnResult
 from agentload.sim.profiles import read_cost_file
 from tests.unit.capacity.hidden_engines import engine

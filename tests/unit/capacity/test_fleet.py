@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from agentload.capacity.demand import Demand, PlannedSession, PlannedTurn
-from agentload.capacity.draws import CostDraw, at_speed, central, drawn
-from agentload.capacity.fleet import Load, percentile, play
-from agentload.capacity.routing import BOUND, ROUTINGS, seat_users
-from agentload.capacity.search import Bench, Hardware, Setting, most_users
-from agentload.capacity.slo import Target
+from agentload.capacity.plan.demand import Demand, PlannedSession, PlannedTurn
+from agentload.capacity.plan.draws import CostDraw, at_speed, central, drawn
+from agentload.capacity.plan.fleet import Load, percentile, play
+from agentload.capacity.plan.routing import BOUND, ROUTINGS, seat_users
+from agentload.capacity.plan.search import Bench, Hardware, Setting, most_users
+from agentload.capacity.plan.slo import Target
 from agentload.scenario.running import Slo
 from agentload.sim.core import EngineConfig, StepCost
 from agentload.sim.profiles import load_profile

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentload.capacity.plan_command import main
+from agentload.capacity.plan.command import main
 from agentload.kubernetes import kubectl
 from agentload.sim.profiles import InForce, load_profile
 

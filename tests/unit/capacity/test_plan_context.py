@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentload.capacity.plan_command import main
+from agentload.capacity.plan.command import main
 from agentload.sim.profiles import InForce, load_profile
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"

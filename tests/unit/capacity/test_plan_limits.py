@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agentload.capacity.demand import Demand, PlannedSession, PlannedTurn
-from agentload.capacity.plan_output import money, unchecked_limits
-from agentload.capacity.slo import Target
+from agentload.capacity.plan.demand import Demand, PlannedSession, PlannedTurn
+from agentload.capacity.plan.output import money, unchecked_limits
+from agentload.capacity.plan.slo import Target
 from agentload.scenario.running import Slo
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from agentload.capacity.demand import Demand, PlannedSession, PlannedTurn
-from agentload.capacity.fleet import Played
-from agentload.capacity.plan import Question, make_plan
-from agentload.capacity.search import (
+from agentload.capacity.plan.demand import Demand, PlannedSession, PlannedTurn
+from agentload.capacity.plan.fleet import Played
+from agentload.capacity.plan.planning import Question, make_plan
+from agentload.capacity.plan.search import (
     Bench,
     Hardware,
     Setting,
@@ -20,7 +20,7 @@ from agentload.capacity.search import (
     spread,
     with_confidence,
 )
-from agentload.capacity.slo import Target
+from agentload.capacity.plan.slo import Target
 from agentload.scenario.running import Slo
 from agentload.sim.core import Histogram
 from agentload.sim.profiles import load_profile

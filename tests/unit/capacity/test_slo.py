@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentload.capacity.fleet import Played, SeenTurn
-from agentload.capacity.slo import SloError, Target, parse_slos
+from agentload.capacity.plan.fleet import Played, SeenTurn
+from agentload.capacity.plan.slo import SloError, Target, parse_slos
 from agentload.scenario.running import Slo
 from agentload.sim.core import Histogram
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agentload.capacity.draws import CostDraw
-from agentload.capacity.recorded import of_run, recorded_sessions
-from agentload.capacity.validate import Validation, validate
-from agentload.capacity.validate_command import main
+from agentload.capacity.plan.draws import CostDraw
+from agentload.capacity.plan.recorded import of_run, recorded_sessions
+from agentload.capacity.validate.command import main
+from agentload.capacity.validate.replay import Validation, validate
 from agentload.sim.core import EngineConfig, StepCost
 from agentload.sim.profiles import load_profile
 from agentload.sim.profiles.coefficients import InForce

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from agentload.capacity.probes import Ask, Heard, Probe
+from agentload.capacity.calibrate.probes import Ask, Heard, Probe
 from agentload.sim.core import Engine, EngineConfig, Frontend, Node, Request, StepCost
 
 

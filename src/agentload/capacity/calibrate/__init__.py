@@ -1,0 +1,1 @@
+"""Probes of a server that show what its steps cost."""

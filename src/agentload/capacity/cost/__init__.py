@@ -1,0 +1,1 @@
+"""What a step costs, from observations of steps: two forms, a prior, a posterior."""

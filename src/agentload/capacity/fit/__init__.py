@@ -1,0 +1,1 @@
+"""What steps cost, from finished runs."""

@@ -1,0 +1,1 @@
+"""What to run for so many sessions within limits, and how sure that is."""
