@@ -31,9 +31,11 @@ PURE = [
     "src/agentload/capacity/fit",
     "src/agentload/capacity/plan",
     "src/agentload/capacity/validate",
+    "src/agentload/capacity/paths.py",
+    "src/agentload/capacity/calibrate/delays.py",
     *(
         f"src/agentload/capacity/calibrate/{name}.py"
-        for name in ("probes", "chunk_probes", "step_probes", "course", "held_out", "delays")
+        for name in ("probes", "chunk_probes", "step_probes", "gathered", "course", "held_out")
     ),
     "analysis",
 ]

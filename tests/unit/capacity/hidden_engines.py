@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agentload.capacity.calibrate.course import Course, Gathered, Limits
+from agentload.capacity.calibrate.course import Course
+from agentload.capacity.calibrate.gathered import Gathered, Limits
 from agentload.capacity.cost.fit import Fit, Prior, fit_form, prior_around
 from agentload.capacity.cost.form import FORMS, NAMES, cost_of
 from agentload.capacity.cost.posterior import Belief, believe

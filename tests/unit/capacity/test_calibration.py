@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentload.capacity.calibrate.course import Course, Limits
+from agentload.capacity.calibrate.course import Course
+from agentload.capacity.calibrate.gathered import Limits
 from agentload.capacity.calibrate.probes import ProbeError
 from agentload.capacity.cost.estimate import cost_file, estimate
 from agentload.capacity.cost.fit import fit_form, prior_around, wide_prior

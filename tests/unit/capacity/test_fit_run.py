@@ -13,8 +13,8 @@ from agentload.capacity.cost.fit import FitError, fit_form, prior_around, wide_p
 from agentload.capacity.cost.form import NAMES
 from agentload.capacity.cost.posterior import believe, condition_number
 from agentload.capacity.fit.command import main
-from agentload.capacity.fit.paths import Recorded, paths
 from agentload.capacity.fit.run import Seen, fit_run
+from agentload.capacity.paths import Reusing, paths
 from agentload.sim.core import Frontend, Offline, Replica, StepCost, Turn, TurnResult
 from agentload.sim.profiles import read_cost_file
 from tests.unit.capacity.hidden_engines import engine
@@ -187,7 +187,7 @@ def test_a_missing_folder_for_the_file_is_said_before_anything_is_read(
 
 
 def test_a_hit_may_reach_into_an_answer_and_equal_names_are_equal_text() -> None:
-    turns = [Recorded(100, 40, 32), Recorded(200, 10, 128), Recorded(260, 10, 48)]
+    turns = [Reusing(100, 40, 32), Reusing(200, 10, 128), Reusing(260, 10, 48)]
     first, second, third = (turn.prompt for turn in paths("s", turns, 32, 16))
     assert first == ((("front", 32), 32), (("s", 0, 0), 16), (("s", 0, 16), 52))
     assert second == ((("front", 32), 32), (("s", 0, 0), 16), (("s", 0, 16), 80), (("s", 1, 0), 72))

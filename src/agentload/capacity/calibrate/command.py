@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from agentload.capacity.calibrate.course import Limits
+from agentload.capacity.calibrate.gathered import Limits
 from agentload.capacity.calibrate.probes import ProbeError
 from agentload.capacity.cost.fit import Prior, prior_around, wide_prior
 from agentload.client.settings import SettingsError, load_settings

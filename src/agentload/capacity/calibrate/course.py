@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from agentload.capacity.calibrate.chunk_probes import (
     budget_of_pair,
     find_chunk,
 )
+from agentload.capacity.calibrate.gathered import Gathered, Limits
 from agentload.capacity.calibrate.probes import Heard, Probe, ProbeError, Target
 from agentload.capacity.calibrate.step_probes import (
     Stretch,
@@ -22,12 +23,10 @@ from agentload.capacity.calibrate.step_probes import (
     decode_stretches,
     jitter_s,
     last_step,
-    observations,
     usual_gap_s,
     window,
 )
 from agentload.capacity.cost.fit import Fit, Prior, fit_form
-from agentload.capacity.cost.form import Observations
 
 HELD_OUT_S = 20.0
 MARGIN = 1.3  # a predicted duration is taken to be this much longer
@@ -37,40 +36,6 @@ STREAM_SHARE, LEAST_TOKENS = 0.025, 24
 BATCH_SHARE, BATCH_GROWTH, LEAST_BATCH_TOKENS = 0.08, 2.5, 32
 PAIR_CHUNKS, CROWD = 3, 40
 TELLING_TOKENS = 2000  # shorter prompts take one step of most servers
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the server allows; None where it does not tell."""
-
-    max_model_len: int | None = None
-    kv_tokens: int | None = None
-    block_size: int | None = None
-    prefix_caching: bool | None = None
-    token_budget: int | None = None  # given by the user
-    threshold: int | None = None
-
-
-@dataclass(slots=True)
-class Gathered:
-    """What the probes have shown so far."""
-
-    groups: list[list[Stretch]] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    jitter: float = 0.0
-    idle: list[tuple[Heard, int]] = field(default_factory=list)  # alone; uncached tokens
-    beside: list[tuple[Heard, float, float]] = field(default_factory=list)  # start, usual gap
-    cold: dict[int, tuple[Heard, Heard]] = field(default_factory=dict)
-    chunking: Chunking | None = None
-    caching: bool | None = None  # whether a repeated prompt was cheaper
-    streams_together: int | None = None
-    skipped: list[str] = field(default_factory=list)
-    depth_tokens: int = 0
-    seconds: float = 0.0
-
-    def observations(self) -> Observations:
-        """All stretches, a group for each probe."""
-        return observations(self.groups, self.jitter)
 
 
 class Course:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from agentload.capacity.calibrate.course import Gathered
+from agentload.capacity.calibrate.gathered import Gathered
 from agentload.capacity.calibrate.step_probes import chunks_of
 from agentload.capacity.cost.estimate import delays
 from agentload.capacity.cost.fit import Fit

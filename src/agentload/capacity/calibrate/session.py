@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from agentload.capacity.calibrate import held_out as held
-from agentload.capacity.calibrate.course import Course, Gathered, Limits
+from agentload.capacity.calibrate.course import Course
 from agentload.capacity.calibrate.delays import frontend_delays
+from agentload.capacity.calibrate.gathered import Gathered, Limits
 from agentload.capacity.calibrate.printing import (
     coefficient_lines,
     compared_lines,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentload.capacity.cost.fit import FitError
-from agentload.capacity.fit.paths import Recorded, paths
 from agentload.capacity.fit.run import Seen
+from agentload.capacity.paths import Reusing, paths
 from agentload.sim.core import Turn
 from analysis.load import Run
 
@@ -33,7 +33,7 @@ def seen_turns(run: Run, block_size: int) -> list[Seen]:
     found = []
     for name, rows in sessions.items():
         recorded = [
-            Recorded(
+            Reusing(
                 int(row["prompt_tokens"]), max(1, int(row["output_tokens"])), _reused(rows, number)
             )
             for number, row in enumerate(rows)

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import pairwise
+from typing import Any
 
+from agentload.capacity.paths import Reusing, paths
 from agentload.scenario.model import Scenario
 from agentload.sim.core import Turn as CoreTurn
 from agentload.workload.content import Corpus
@@ -155,84 +156,31 @@ def _with_fronts(
 def core_turns(
     session: PlannedSession, name: Hashable, block_size: int, first: int = 0
 ) -> Iterator[tuple[PlannedTurn, CoreTurn]]:
-    """The turns of a session from `first` on as paths of the prefix tree.
-
-    `name` tells this session from all others. Prompts share whole blocks only. The text of a
-    session is cut wherever a later turn leaves it, so that equal names are equal text.
-    """
+    """The turns of a session from `first` on as paths of the prefix tree; `name` tells this
+    session from all others."""
     turns = session.turns[first:]
-    paths = _paths(session, first, block_size)
-    for number, turn in enumerate(turns):
-        prompt = tuple(
-            (part if part[0] == "front" else (name, *part), tokens)
-            for part, tokens in paths[number]
+    for number, prompt in enumerate(_prompts(session, first, block_size)):
+        turn = turns[number]
+        own = tuple(
+            ((name, *part[1:]) if part[0] is _OWN else part, tokens) for part, tokens in prompt
         )
-        after = turns[number + 1].wait_s if number + 1 < len(turns) else 0.0
-        yield turn, CoreTurn(prompt, turn.output_tokens, after)
+        wait_s = turns[number + 1].wait_s if number + 1 < len(turns) else 0.0
+        yield turn, CoreTurn(own, turn.output_tokens, wait_s)
 
 
-Part = tuple[Hashable, ...]
+_OWN = object()  # in the place of a session's name, so that its paths are worked out once
 
 
 @lru_cache(maxsize=10_000)
-def _paths(session: PlannedSession, first: int, size: int) -> list[list[tuple[Part, int]]]:
-    """For each turn from `first` on its parts (name, tokens); all but the last are whole blocks.
-
-    First every turn's text is written as intervals of the texts that turns added; then those texts
-    are cut at every place where some prompt leaves them. A prompt that leaves its group's front
-    inside it keeps none of it: what others share of it would have to be cut at the same place.
-    """
-    written: list[list[tuple[Part, int, int]]] = []  # (text, from, to), in tokens of that text
-    cuts: dict[Part, set[int]] = {}
-    before: list[tuple[Part, int, int]] = []
-    turns = session.turns[first:]
-    front = min(session.shared_tokens, turns[0].prompt_tokens - 1) // size * size
-    if front:
-        before = [(("front", session.group, front), 0, front)]
-    for number, turn in enumerate(turns):
-        keep = _keep(turn, number, front, size)
-        kept = _kept(before, min(keep, turn.prompt_tokens - 1) // size * size)
-        length = sum(high - low for _, low, high in kept)
-        body = (turn.prompt_tokens - length) // size * size
-        text = [*kept, (("turn", number), 0, body)] if body else kept
-        for part, low, high in text:
-            cuts.setdefault(part, set()).update((low, high))
-        written.append(text)
-        before = text
-    tails = [turn.prompt_tokens for turn in turns]
-    return [
-        _cut(text, cuts, number, tails[number] - sum(h - low for _, low, h in text))
-        for number, text in enumerate(written)
+def _prompts(
+    session: PlannedSession, first: int, block_size: int
+) -> list[tuple[tuple[Any, int], ...]]:
+    """The prompts of the turns from `first` on, which finds nothing but the front in the cache."""
+    reused = [session.shared_tokens, *(turn.prefix_tokens for turn in session.turns[first + 1 :])]
+    turns = [
+        Reusing(turn.prompt_tokens, turn.output_tokens, tokens)
+        for turn, tokens in zip(session.turns[first:], reused, strict=True)
     ]
-
-
-def _keep(turn: PlannedTurn, number: int, front: int, size: int) -> int:
-    """Tokens of the text before that the turn's prompt begins with."""
-    if number and turn.prefix_tokens + size < front:
-        return 0
-    return max(front, turn.prefix_tokens) if number else front
-
-
-def _kept(text: list[tuple[Part, int, int]], tokens: int) -> list[tuple[Part, int, int]]:
-    """The front of a text, up to `tokens`."""
-    kept = []
-    for part, low, high in text:
-        if tokens <= 0:
-            break
-        high = min(high, low + tokens)
-        tokens -= high - low
-        kept.append((part, low, high))
-    return kept
-
-
-def _cut(
-    text: list[tuple[Part, int, int]], cuts: dict[Part, set[int]], number: int, rest: int
-) -> list[tuple[Part, int]]:
-    """Named pieces between cuts, then what is left of the prompt, where the answer goes on."""
-    pieces: list[tuple[Part, int]] = []
-    for part, low, high in text:
-        edges = sorted(edge for edge in cuts[part] if low <= edge <= high)
-        for start, end in pairwise(edges):
-            piece: Part = part if part[0] == "front" else (*part, start)
-            pieces.append((piece, end - start))
-    return [*pieces, (("rest", number), rest)]
+    group = ("front", session.group)
+    found = paths(_OWN, turns, session.shared_tokens, block_size, group)
+    return [turn.prompt for turn in found]

@@ -1,4 +1,4 @@
-"""Prompts of a recorded session as paths of the prefix tree, from the hits that were seen."""
+"""Prompts of a session as paths of the prefix tree, from what each reuses of the ones before."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Piece = tuple[Hashable, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """One turn's tokens; `reused` of its prompt was in the cache, or should have been."""
+class Reusing:
+    """One turn's tokens; `reused_tokens` of its prompt stood in the session's texts before."""
 
     prompt_tokens: int
     output_tokens: int
@@ -21,13 +21,17 @@ class Recorded:
 
 
 def paths(
-    session: Hashable, turns: Sequence[Recorded], front_tokens: int, block_size: int
+    session: Hashable,
+    turns: Sequence[Reusing],
+    front_tokens: int,
+    block_size: int,
+    front_name: Hashable = "front",
 ) -> list[Turn]:
-    """A session's turns as the core takes them.
+    """A session's turns as the core takes them; waits between them are none.
 
     A turn's own text is its prompt beyond what it reused, and its answer. Each text is cut where a
     later prompt leaves it, so that equal names are equal text: a hit can reach into an answer. The
-    first `front_tokens` are common to all sessions.
+    first `front_tokens` are common to all sessions with this `front_name`.
     """
     front = min(front_tokens, turns[0].prompt_tokens - 1) // block_size * block_size
     before: list[tuple[int, int]] = []  # (text, tokens of it), from the prompt's start
@@ -41,7 +45,7 @@ def paths(
         own = turn.prompt_tokens - front - sum(tokens for _, tokens in kept)
         written.append([*kept, (number, own)])
         before = [*kept, (number, own + turn.output_tokens)]
-    fronts: list[Piece] = [(("front", front), front)] if front else []
+    fronts: list[Piece] = [((front_name, front), front)] if front else []
     return [
         Turn((*fronts, *_pieces(session, text, cuts)), turn.output_tokens)
         for text, turn in zip(written, turns, strict=True)
