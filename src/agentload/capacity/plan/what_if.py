@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -138,17 +139,20 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         markup=False,
         highlight=False,
     )
-    table = Table(show_edge=False)
+    table = Table(box=SIMPLE, padding=0, pad_edge=False)
     for name in ("figure", "today", "changed", "difference (middle 90 %)"):
-        table.add_column(name, justify="left" if name == "figure" else "right")
+        left = name == "figure"
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for name, difference in comparison.differences.items():
         show = seconds if name.endswith("_s") and "tokens" not in name else _plain
-        cells = (today.figures.get(name), changed.figures.get(name), difference)
-        table.add_row(name, *map(show, cells))
+        medians = (today.figures.get(name), changed.figures.get(name))
+        table.add_row(name, *(show(m, interval=False) for m in medians), show(difference))
     console.print(table)
 
 
-def _plain(interval: Interval | None) -> str:
-    if interval is None:
+def _plain(value: Interval | None, *, interval: bool = True) -> str:
+    if value is None:
         return "-"
-    return f"{interval.median:.3g} ({interval.low:.3g}..{interval.high:.3g})"
+    if not interval:
+        return f"{value.median:.3g}"
+    return f"{value.median:.3g} ({value.low:.3g}..{value.high:.3g})"
