@@ -399,6 +399,14 @@ def test_what_kubectl_cannot_do_is_told_with_the_mend(
     assert mend in capfd.readouterr().err
 
 
+@pytest.mark.slow
+def test_an_overlay_of_a_server_alone_is_no_run(capfd: pytest.CaptureFixture[str]) -> None:
+    root = Path(__file__).parents[2]
+    overlay = root / "k8s" / "overlays" / "variants" / "chunked-on-cache-on"
+    assert main(["run", f"--overlay={overlay}", "--dry-run"]) == 1
+    assert "the overlay has no load in it" in capfd.readouterr().err
+
+
 def test_without_kubectl(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

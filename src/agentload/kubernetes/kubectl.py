@@ -43,6 +43,10 @@ _MENDS = {
     r'namespaces? "[^"]+" not found': "make it: kubectl create namespace NAME",
     _UNREACHABLE: "`kubectl config current-context` says which cluster is asked",
     r"\((?:Forbidden|Unauthorized)\)|must be logged in": "the account of this context may not",
+    r'Name:\\?"agentload-run\\?".* does not exist': (
+        "the overlay has no load in it (a server alone is applied by kubectl apply -k):"
+        " take one with Jobs, as k8s/overlays/run-jobs"
+    ),
     r"field is immutable": "objects of an earlier run have these names: take a new run id",
 }
 _NOT_FOUND = re.compile(r"\(NotFound\)")
