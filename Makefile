@@ -26,7 +26,7 @@ demo: install ## the 2 x 2 experiment on the embedded vLLM simulator: a table an
 	@$(BIN)/agentload experiment experiments/chunked-prefill-x-prefix-cache.yaml
 
 test: dev ## the test suite; what needs root, a browser or Prometheus is skipped where they are missing
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not vllm and not bench"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not vllm and not bench" -n 2 --dist loadgroup --durations=30
 
 vllm-env: ## a real vLLM on the CPU with a tiny model, for the tests: 2.5 GB, two to six minutes
 	$(PYTHON) tests/vllm/install.py $(VLLM_VENV)
