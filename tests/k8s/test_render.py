@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ import yaml
 from agentload.kubernetes.checks import faults
 from agentload.kubernetes.objects import Rendered
 from agentload.kubernetes.render import MAX_RUN_ID, Wishes, write
+from agentload.kubernetes.run import KINDS
 from tests.k8s.conftest import K8S, ROOT, overlay_folders, render_folder
 
 pytestmark = pytest.mark.needs("kubectl")
@@ -123,6 +125,34 @@ def test_a_run_id_reaches_names_labels_hosts_and_the_run_folder(tmp_path: Path) 
     assert f"--master-host=agentload-master-demo1-{run_id}" in run.command_line(
         worker.pod["containers"][0]
     )
+
+
+def test_a_delete_finds_all_that_a_run_made(tmp_path: Path) -> None:
+    """What its labels or kinds do not find stays in the cluster, a Secret with its key as well."""
+    run = Rendered.from_yaml(
+        render_run(
+            tmp_path,
+            overlay=K8S / "overlays/ci",
+            scenario=ROOT / "scenarios/smoke.yaml",
+            components=(K8S / "components/router", K8S / "components/network-policy"),
+        )
+    )
+    asked = {"app.kubernetes.io/name": "agentload", "app.kubernetes.io/instance": "run7"}
+    missed = [m["metadata"] for m in run.objects if not asked.items() <= labels_of(m).items()]
+    assert missed == []
+    assert {f"{made['kind'].lower()}s" for made in run.objects} <= {
+        kind.replace("policies", "policys") for kind in KINDS.split(",")
+    }
+
+
+@pytest.mark.parametrize("folder", overlay_folders(), ids=lambda p: str(p.relative_to(K8S)))
+def test_a_delete_by_hand_finds_all_of_an_overlay(folder: Path) -> None:
+    made = Rendered.from_yaml(render_folder(folder)).objects
+    assert {labels_of(one).get("app.kubernetes.io/name") for one in made} == {"agentload"}
+
+
+def labels_of(made: dict[str, Any]) -> dict[str, str]:
+    return dict(made["metadata"].get("labels") or {})
 
 
 def test_what_a_run_wishes_otherwise_is_rendered(tmp_path: Path) -> None:

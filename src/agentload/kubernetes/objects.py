@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 
 Object = dict[str, Any]
+NAME = "app.kubernetes.io/name"
+PROJECT = "agentload"
 COMPONENT = "app.kubernetes.io/component"
 INSTANCE = "app.kubernetes.io/instance"
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from agentload.kubernetes.objects import COMPONENT, INSTANCE
+from agentload.kubernetes.objects import COMPONENT, INSTANCE, NAME, PROJECT
 
 MAX_RUN_ID = 26  # so that the longest name of an overlay with it has at most 63 characters
 _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -82,7 +82,8 @@ def kustomization(wishes: Wishes, folder: Path) -> dict[str, Any]:
                 "pairs": {INSTANCE: wishes.run_id},
                 "includeSelectors": True,
                 "includeTemplates": True,
-            }
+            },
+            {"pairs": {NAME: PROJECT}},  # of what an overlay generates: else it would stay behind
         ],
         "resources": [_relative(wishes.overlay, folder)],
         "components": [_relative(component, folder) for component in wishes.components],

@@ -12,11 +12,11 @@ from agentload.clock import NS_PER_S, MonotonicClock
 from agentload.kubernetes.checks import faults
 from agentload.kubernetes.checks_wiring import needed
 from agentload.kubernetes.kubectl import Kubectl, KubectlError
-from agentload.kubernetes.objects import COMPONENT, INSTANCE, Rendered
+from agentload.kubernetes.objects import COMPONENT, INSTANCE, NAME, PROJECT, Rendered
 from agentload.kubernetes.troubles import Trouble, troubles
 
 POLL_S = 2.0
-NAME_LABEL = "app.kubernetes.io/name=agentload"
+NAME_LABEL = f"{NAME}={PROJECT}"
 KINDS = "jobs,deployments,services,configmaps,secrets,poddisruptionbudgets,networkpolicies"
 RESULTS = "/results"
 SPOOL = "/spool"
