@@ -12,6 +12,7 @@ TESTS = Path(__file__).parent
 REAL_TIME = ("e2e", "netns", "browser")  # start servers and look at clocks: one after the other
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two processes share the suite: one has all tests that would disturb each other's times."""
     for item in (item for item in items if item.path.is_relative_to(TESTS)):
