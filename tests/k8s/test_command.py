@@ -161,6 +161,8 @@ def test_a_run_from_the_first_step_to_the_last(
         "logs",
         "exec touch",  # only when the copy is here
         "get",  # the Jobs
+        "exec touch",
+        "get",
         "delete",
     ]
     for call in cluster.calls:
@@ -238,7 +240,7 @@ def test_shards_of_the_workers_are_collected_from_each_pod(
     folder = cluster.folder / "runs" / "run7"
     assert {p.name for p in (folder / "shards").iterdir()} == {"w1-x", "w2-x"}
     touched = [call[1] for call in cluster.calls if "touch" in call]
-    assert touched == ["worker-1", "worker-2", MASTER]
+    assert touched[:3] == ["worker-1", "worker-2", MASTER]
     assert f"agentload merge {folder}" in capfd.readouterr().err
     master = Rendered.from_yaml(cluster.applied).workloads("master")[0]
     assert "--record-on=worker" in master.pod["containers"][0]["args"]
@@ -324,12 +326,35 @@ def test_a_master_that_was_not_collected_in_time_is_told(
 
 
 @pytest.mark.slow
+def test_the_master_that_is_deleted_is_collected_and_its_replacement_let_go(
+    cluster: Cluster,
+) -> None:
+    """As seen on a real cluster: the Job made a second master while the first closed its run."""
+    old = pod("master-z", "master", conditions=[{"type": "DisruptionTarget", "status": "True"}])
+    old["metadata"] |= {"creationTimestamp": "2026-11-29T22:31:04Z"}
+    new = pod("master-b", "master")
+    new["metadata"] |= {"creationTimestamp": "2026-11-29T22:31:41Z"}
+    gone = pod("master-a", "master", "Failed")
+    gone["metadata"] |= {"creationTimestamp": "2026-11-29T22:30:00Z"}
+    only_master = "app.kubernetes.io/component=master"
+    label = "app.kubernetes.io/name=agentload,app.kubernetes.io/instance=run7"
+    cluster.tell("get", "pods", f"{label},{only_master}", out=listed(gone, new, old))
+    cluster.tell("get", "pods", label, out=listed(gone, new, old))
+    cluster.tell_all_is_well()
+    assert cluster.run("collect", "run7", f"--runs={cluster.folder / 'runs'}") == 0
+    assert [call[1] for call in cluster.calls if "cat" in call] == ["master-z", "master-z"]
+    assert [call[1] for call in cluster.calls if call[0] == "cp"] == ["master-z:/results"]
+    assert {call[1] for call in cluster.calls if "touch" in call} == {"master-z", "master-b"}
+
+
+@pytest.mark.slow
 def test_collect_and_delete_by_run_id(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
     cluster.tell_all_is_well()
     assert cluster.run("collect", "run7", f"--runs={cluster.folder / 'runs'}") == 0
     assert (cluster.folder / "runs/run7/manifest.json").exists()
     assert cluster.run("delete", "run7") == 0
-    assert cluster.verbs[-1] == "delete"
+    # First the pods are told, else they would wait their grace period for a collection.
+    assert cluster.verbs[-5:] == ["get", "exec touch", "get", "exec touch", "delete"]
     again = cluster.run("collect", "run7", f"--runs={cluster.folder / 'runs'}")
     assert again == 1
     assert "is there already: move it away" in capfd.readouterr().err

@@ -127,8 +127,11 @@ def test_a_term_signal_reaches_the_work_also_as_first_process(
     pod.wait_for("mark")
     children = Path(f"/proc/{pod.process.pid}/task/{pod.process.pid}/children").read_text()
     os.kill(int(children), signal.SIGTERM)  # number 1 of its namespace, below unshare
-    assert pod.end() == 7  # at once: nobody collects from a pod that is being deleted
+    pod.wait_for("done.json")
     assert pod.done["exit_code"] == 7
+    assert pod.process.poll() is None  # what was recorded goes with the pod: it waits for the grace
+    (pod.folder / "collected").touch()
+    assert pod.end() == 7
 
 
 @pytest.mark.slow

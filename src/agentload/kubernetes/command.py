@@ -105,7 +105,9 @@ def _status(given: argparse.Namespace) -> int:
 
 
 def _delete(given: argparse.Namespace) -> int:
-    _cluster(given, given.run_id).delete()
+    cluster = _cluster(given, given.run_id)
+    cluster.give_up("master", "worker")
+    cluster.delete()
     return 0
 
 

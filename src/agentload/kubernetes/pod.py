@@ -5,7 +5,8 @@
 `kubectl cp` cannot read a container that has ended. So when Locust is over this process writes
 `done.json` into the folder, waits until somebody puts a file `collected` beside it or the limit is
 over, then exits with Locust's own code. SIGTERM and SIGINT go to Locust as SIGTERM, which closes
-the run in order; during the wait they end it.
+the run in order; it is waited for the collection then as well, since what was recorded goes with
+the pod: Kubernetes ends that wait with the grace period. A signal during the wait ends it.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Child:
             pid, status = os.waitpid(-1, 0)  # as first process it inherits orphans as well
             if pid == self._pid:
                 self._pid = None
+                self.told_to_end = False  # the work was; what it left can still be collected
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
 

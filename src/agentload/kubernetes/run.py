@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ NAME_LABEL = f"{NAME}={PROJECT}"
 KINDS = "jobs,deployments,services,configmaps,secrets,poddisruptionbudgets,networkpolicies"
 RESULTS = "/results"
 SPOOL = "/spool"
+_FOLDERS = {"master": RESULTS, "worker": SPOOL}
 _MAKE = {
     "Secret/agentload-api-key": "kubectl create secret generic agentload-api-key "
     "--from-file=api-key=FILE",
@@ -116,9 +118,17 @@ class Cluster:
             raise RunError(f"{RESULTS}/done.json of {pod['metadata']['name']} is no JSON") from None
 
     def master_pod(self) -> dict[str, Any] | None:
-        """The master's pod of this run, if there is one."""
+        """The pod that has the run, if there is one."""
+        return next(iter(self.master_pods()), None)
+
+    def master_pods(self) -> list[dict[str, Any]]:
+        """Those that run, then the others; the oldest first.
+
+        A Job replaces a master that is deleted: beside the one that closes its run stands another
+        that gets no workers.
+        """
         pods = self.kubectl.get("pods", "-l", f"{self.label},{COMPONENT}=master")["items"]
-        return dict(pods[0]) if pods else None
+        return sorted(map(dict, pods), key=_running_then_oldest)
 
     def in_master(self, pod: dict[str, Any], *command: str) -> str:
         name = pod["metadata"]["name"]
@@ -148,11 +158,13 @@ class Cluster:
         return self.kubectl.call("exec", pod, "-c", "worker", "--", *command)
 
     def wait_jobs(self, limit_s: float) -> None:
-        """Until every Job of the run has ended, well or not."""
+        """Until every Job of the run has ended, well or not; only after the collection."""
 
         def ended() -> bool:
-            jobs = self.kubectl.get("jobs", "-l", self.label)["items"]
-            return all(map(_has_ended, jobs))
+            if all(map(_has_ended, self.kubectl.get("jobs", "-l", self.label)["items"])):
+                return True
+            self.give_up("master")  # a replacement, which has nothing, would wait to be collected
+            return False
 
         self._poll("the Jobs to end", limit_s, ended, ())
 
@@ -192,11 +204,25 @@ class Cluster:
 
     # -- after ------------------------------------------------------------------------------
 
+    def give_up(self, *components: str) -> None:
+        """Tell pods of `master` or `worker` that nobody will collect from them any more."""
+        for component in components:
+            pods = self.kubectl.get("pods", "-l", f"{self.label},{COMPONENT}={component}")["items"]
+            for pod in (p for p in pods if p.get("status", {}).get("phase") == "Running"):
+                name, mark = pod["metadata"]["name"], f"{_FOLDERS[component]}/collected"
+                with contextlib.suppress(KubectlError):  # it has ended, or does not run yet
+                    self.kubectl.call("exec", name, "-c", component, "--", "touch", mark)
+
     def delete(self) -> None:
         """All objects of the run; claims and what was made by hand stay."""
         said = self.kubectl.call("delete", KINDS, "-l", self.label, "--ignore-not-found")
         for line in said.splitlines():
             self.say(line)
+
+
+def _running_then_oldest(pod: dict[str, Any]) -> tuple[bool, str]:
+    runs = pod.get("status", {}).get("phase") == "Running"
+    return not runs, pod["metadata"].get("creationTimestamp") or ""
 
 
 def _has_ended(job: dict[str, Any]) -> bool:

@@ -55,7 +55,8 @@ def _of_pod(pod: Mapping[str, Any]) -> Iterator[Trouble]:
             yield trouble(condition.get("reason") or "Pending", detail, False)
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             detail = condition.get("message") or condition.get("reason") or ""
-            yield trouble("Disrupted", detail, True)
+            # While it runs it closes its run and can be collected.
+            yield trouble("Disrupted", detail, status.get("phase") != "Running")
     if status.get("phase") == "Failed" and status.get("reason"):
         yield trouble(status["reason"], status.get("message") or "", True)
     for field in ("initContainerStatuses", "containerStatuses"):
