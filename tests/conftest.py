@@ -1,25 +1,10 @@
-"""What holds for all tests: which of them share a process, and what those do that lack a tool."""
+"""What holds for all tests: those whose tools are missing are skipped, but never where CI runs."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from tests import needs
-
-TESTS = Path(__file__).parent
-REAL_TIME = ("e2e", "netns", "browser")  # start servers and look at clocks: one after the other
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes share the suite: one has all tests that would disturb each other's times."""
-    for item in (item for item in items if item.path.is_relative_to(TESTS)):
-        place = item.path.relative_to(TESTS).parts
-        group = "real time" if place[0] in REAL_TIME else "/".join(place)
-        item.add_marker(pytest.mark.xdist_group(group))
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
