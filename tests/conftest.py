@@ -6,6 +6,7 @@ import pytest
 
 from tests import needs
 
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """`needs(...)` is looked at before the first fixture starts anything."""
