@@ -38,8 +38,9 @@ def paths(
     written: list[list[tuple[int, int]]] = []
     cuts: dict[int, set[int]] = {}
     for number, turn in enumerate(turns):
-        keep = min(turn.reused_tokens, turn.prompt_tokens - 1) // block_size * block_size - front
-        kept = _front_of(before, keep)
+        there = front + sum(tokens for _, tokens in before)  # turns in between may not be known
+        keep = min(turn.reused_tokens, turn.prompt_tokens - 1, there) // block_size * block_size
+        kept = _front_of(before, keep - front)
         for text, tokens in kept:
             cuts.setdefault(text, set()).add(tokens)
         own = turn.prompt_tokens - front - sum(tokens for _, tokens in kept)
