@@ -102,6 +102,8 @@ class Pod:
             yield f"mount --bind {shlex.quote(str(self._source(mount, container)))} {target}"
             if mount.get("readOnly"):
                 yield f"mount -o remount,bind,ro {target}"
+        if any(ROOT.is_relative_to(mount["mountPath"]) for mount in container.mounts):
+            yield from self._project(root)  # a checkout below /tmp was just covered
         if container.read_only:
             yield f"mount -o remount,ro {root}"
         ids = f"--reuid={self.plan.user} --regid={self.plan.group}"
@@ -116,14 +118,19 @@ class Pod:
     @staticmethod
     def _image(root: str) -> Iterator[str]:
         """The project and its interpreter where the image has them, readable for any user."""
-        yield f"mkdir -p {root}{IMAGE_HOME} {root}{ROOT}"
-        yield f"mount --bind {ROOT} {root}{ROOT}"
-        yield f"mount -o remount,bind,ro {root}{ROOT}"
+        yield from Pod._project(root)
+        yield f"mkdir -p {root}{IMAGE_HOME}"
         yield f"mount --bind {ROOT} {root}{IMAGE_HOME}"
         yield f"mount -o remount,bind,ro {root}{IMAGE_HOME}"
         interpreter = Path(sys.executable).resolve()
         for folder in {*ROOT.parents, *interpreter.parents} - {Path("/")}:
             yield f"chmod o+x {root}{folder}"
+
+    @staticmethod
+    def _project(root: str) -> Iterator[str]:
+        yield f"mkdir -p {root}{ROOT}"
+        yield f"mount --bind {ROOT} {root}{ROOT}"
+        yield f"mount -o remount,bind,ro {root}{ROOT}"
 
     # -- volumes ----------------------------------------------------------------------------
 
