@@ -4,8 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 VLLM_VENV ?= $(or $(AGENTLOAD_VLLM_VENV),$(CURDIR)/.venv-vllm)
 
-# These start servers and look at clocks: one after the other. The rest shares two processes.
-REAL_TIME := tests/e2e tests/netns tests/browser
+# Whole clusters, each with a heartbeat, and a browser: one after the other. The rest shares two processes.
+ALONE := tests/netns tests/browser
 TEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not vllm and not bench" --durations=15
 
 .PHONY: help install dev demo test vllm-env test-vllm check audit e2e bench peers image fmt clean
@@ -30,8 +30,8 @@ demo: install ## the 2 x 2 experiment on the embedded vLLM simulator: a table an
 	@$(BIN)/agentload experiment experiments/chunked-prefill-x-prefix-cache.yaml
 
 test: dev ## the test suite; what needs root, a browser or Prometheus is skipped where they are missing
-	$(TEST) -n 2 --dist loadfile $(REAL_TIME:%=--ignore=%)
-	$(TEST) $(REAL_TIME)
+	$(TEST) -n 2 --dist loadfile $(ALONE:%=--ignore=%)
+	$(TEST) $(ALONE)
 
 vllm-env: ## a real vLLM on the CPU with a tiny model, for the tests: 2.5 GB, two to six minutes
 	$(PYTHON) tests/vllm/install.py $(VLLM_VENV)
