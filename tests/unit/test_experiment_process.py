@@ -11,13 +11,14 @@ from agentload.experiment.process import Child
 
 # A server with a child of its own that ignores the polite signal, as stubborn workers do.
 STUBBORN = """
-import os, signal, sys, time
+import os, signal
 child = os.fork()
 if child == 0:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(600)
-print(child, flush=True)
-time.sleep(600)
+signal.alarm(600)  # nothing stays behind, whatever becomes of the test
+if child:
+    print(child, flush=True)
+signal.pause()
 """
 
 

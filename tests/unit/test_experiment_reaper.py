@@ -13,23 +13,25 @@ from agentload.experiment.reaper import groups_left
 
 # A server whose child ignores the polite signal, in a group of its own; the child's pid is printed.
 STUBBORN = """
-import os, signal, time
+import os, signal
 child = os.fork()
 if child == 0:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(600)
-print(child, flush=True)
-time.sleep(600)
+signal.alarm(600)  # nothing stays behind, whatever becomes of the test
+if child:
+    print(child, flush=True)
+signal.pause()
 """
 EXPERIMENT = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from agentload.experiment import reaper
 from agentload.experiment.process import Child
 with reaper.Reaper(grace_s=0.3) as one:
     Child([sys.executable, "-c", sys.argv[1]], Path(sys.argv[2]), reaper=one)
     print("started", flush=True)
-    time.sleep(600)
+    signal.alarm(600)
+    signal.pause()
 """
 
 
