@@ -110,7 +110,29 @@ def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_
     raise AssertionError(f"never: {what}")
 
 
-class Bench:
+class RunFolders:
+    """What came of the runs below one `--run-dir`."""
+
+    runs: Path
+
+    def folders(self) -> list[RunFolder]:
+        found = sorted(self.runs.iterdir()) if self.runs.is_dir() else []
+        return [RunFolder(path) for path in found]
+
+    def folder(self) -> RunFolder:
+        (only,) = self.folders()
+        return only
+
+    def folder_with(self, rows: int) -> RunFolder | None:
+        """The newest run folder, once it has more than so many lines of turns."""
+        found = self.folders()
+        if not found or not (found[-1].path / "turns.csv").exists():
+            return None
+        lines = (found[-1].path / "turns.csv").read_bytes().count(b"\n")
+        return found[-1] if lines > rows else None
+
+
+class Bench(RunFolders):
     """Starts Locust processes against one target, with one folder for their runs."""
 
     def __init__(self, folder: Path, base_url: str) -> None:
@@ -140,25 +162,10 @@ class Bench:
             for _ in range(workers)
         ]
 
-    def folders(self) -> list[RunFolder]:
-        found = sorted(self.runs.iterdir()) if self.runs.is_dir() else []
-        return [RunFolder(path) for path in found]
-
-    def folder(self) -> RunFolder:
-        (only,) = self.folders()
-        return only
-
     def running_folder(self, rows: int = 1) -> RunFolder:
         """The run folder as soon as it has this many turns."""
-
-        def has_rows() -> RunFolder | None:
-            found = self.folders()
-            if not found or not (found[-1].path / "turns.csv").exists():
-                return None
-            lines = (found[-1].path / "turns.csv").read_bytes().count(b"\n")
-            return found[-1] if lines > rows else None
-
-        return until(has_rows, f"{rows} turns recorded")  # type: ignore[no-any-return]
+        found: RunFolder = until(lambda: self.folder_with(rows), f"{rows} turns recorded")
+        return found
 
     def kept_shards(self, turns: int) -> list[Path]:
         """Shards that stay with the workers, as soon as there are so many turns in each."""

@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.e2e.locust_process import RunFolder
+from tests.e2e.locust_process import RunFolder, RunFolders
 from tests.netns.network import Host, Network, Process, network_in, until
 
 HERE = Path(__file__).parent
@@ -21,7 +21,7 @@ SERVER = "http://server:8000/v1"
 PORT = 5557
 
 
-class Fleet:
+class Fleet(RunFolders):
     """Every host has its own temporary folder, so a worker's spool is on no other machine.
 
     `is_running` is called when the first turns are recorded: until then it needs much CPU time.
@@ -80,25 +80,9 @@ class Fleet:
 
     # -- what came of it --------------------------------------------------------------------
 
-    def folders(self) -> list[RunFolder]:
-        found = sorted(self.runs.iterdir()) if self.runs.is_dir() else []
-        return [RunFolder(path) for path in found]
-
-    def folder(self) -> RunFolder:
-        (only,) = self.folders()
-        return only
-
     def running(self, rows: int = 6) -> RunFolder:
         """The newest run folder as soon as it has this many turns."""
-
-        def has_rows() -> RunFolder | None:
-            found = self.folders()
-            if not found or not (found[-1].path / "turns.csv").exists():
-                return None
-            lines = (found[-1].path / "turns.csv").read_bytes().count(b"\n")
-            return found[-1] if lines > rows else None
-
-        run: RunFolder = until(has_rows, f"{rows} turns recorded")
+        run: RunFolder = until(lambda: self.folder_with(rows), f"{rows} turns recorded")
         self._is_running()
         return run
 
