@@ -197,7 +197,7 @@ def _options_table(plan: Plan) -> Table:
     for option in plan.options:
         cost = "-" if option.cost_per_hour is None else money(option.cost_per_hour)
         run = f"{option.replicas} x {option.setting.hardware.name}"
-        table.add_row(run, str(option.sessions_per_replica), cost, *_cells(option))
+        table.add_row(run, str(option.sessions_per_replica), cost, *cells(option, interval=False))
     return table
 
 
@@ -209,7 +209,7 @@ def money(cost: float) -> str:
 def _routing_table(plan: Plan) -> Table:
     table = _table(f"Routing, {GROUP} replicas played together", ("routing",))
     for option in plan.routings:
-        table.add_row(option.setting.routing, *_cells(option))
+        table.add_row(option.setting.routing, *cells(option, interval=False))
     return table
 
 
@@ -221,14 +221,15 @@ def _table(title: str, first: tuple[str, ...]) -> Table:
     return table
 
 
-def _cells(option: Option) -> list[str]:
-    """P(meets), then medians over the draws; TTFT is of all turns but cold ones."""
+def cells(option: Option, *, interval: bool) -> list[str]:
+    """P(meets), then medians over the draws, with their middle 90 % where `interval` wants it;
+    TTFT is of all turns but cold ones."""
     found = option.figures
     hit = found.get("hit_ratio")
     names = ("later.ttft_p50_s", "later.ttft_p99_s", "cold.ttft_p50_s", "itl_p99_s")
     return [
         f"{option.p_meets:.2f}",
-        *(seconds(found.get(name), interval=False) for name in names),
+        *(seconds(found.get(name), interval=interval) for name in names),
         "-" if hit is None else f"{hit.median:.3f}",
     ]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from agentload.capacity.plan.output import answer, not_modelled, seconds, warnings
+from agentload.capacity.plan.output import answer, cells, not_modelled, warnings
 from agentload.capacity.plan.planning import Interval, Option, Plan
 from agentload.capacity.plan.search import describe
 from analysis.report.style import BLUE, GREEN, GREY, VERMILLION, drawing, seconds_axis, svg
@@ -75,15 +75,7 @@ def _option_rows(plan: Plan) -> list[list[str]]:
 
 
 def _cells(option: Option) -> list[str]:
-    found = option.figures
-    hit = found.get("hit_ratio")
-    names = ("later.ttft_p50_s", "later.ttft_p99_s", "cold.ttft_p50_s", "itl_p99_s")
-    return [
-        f"{option.sessions_per_replica}",
-        f"{option.p_meets:.2f}",
-        *(seconds(found.get(name)) for name in names),
-        "-" if hit is None else f"{hit.median:.3f}",
-    ]
+    return [f"{option.sessions_per_replica}", *cells(option, interval=True)]
 
 
 def _settings(plan: Plan) -> list[str]:

@@ -22,7 +22,6 @@ ROUTINGS: dict[Routing, str] = {
 }
 BOUND = 1.25  # of the mean load: consistent hashing with bounded loads (arXiv 1608.01350)
 _TOKENS_PER_RUNNING = 64  # what a running request weighs beside tokens to compute
-COUPLED: frozenset[Routing] = frozenset({"prefix-aware", "least-loaded", "round-robin"})
 
 
 def make_route(routing: Routing, seats: Sequence[int]) -> Route:

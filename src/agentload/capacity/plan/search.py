@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from agentload.capacity.plan.demand import Demand
 from agentload.capacity.plan.draws import CostDraw, central, drawn
 from agentload.capacity.plan.fleet import Load, Played, play
-from agentload.capacity.plan.routing import COUPLED, Routing
+from agentload.capacity.plan.routing import Routing
 from agentload.capacity.plan.slo import Target
 from agentload.sim.core import EngineConfig
 from agentload.sim.profiles.coefficients import CostFile
@@ -269,19 +271,7 @@ def describe(setting: Setting) -> str:
     )
 
 
-def is_coupled(routing: Routing) -> bool:
-    """Whether turns of a session may move between replicas."""
-    return routing in COUPLED
-
-
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
     """Median, and the middle 90 % of the draws."""
-    ordered = sorted(values)
-    return (_at(ordered, 0.5), _at(ordered, 0.05), _at(ordered, 0.95))
-
-
-def _at(ordered: Sequence[float], share: float) -> float:
-    at = share * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+    median, low, high = np.quantile(values, [0.5, 0.05, 0.95]).tolist()
+    return median, low, high
