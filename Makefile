@@ -4,8 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 VLLM_VENV ?= $(or $(AGENTLOAD_VLLM_VENV),$(CURDIR)/.venv-vllm)
 
-# Whole clusters, each with a heartbeat, and a browser: one after the other. The rest shares two processes.
-ALONE := tests/netns tests/browser
+# Whole clusters, each with a heartbeat, a browser, and instants held against a plan: one after the
+# other. The rest shares two processes.
+ALONE := tests/netns tests/browser tests/e2e/test_sim_server_offline.py
 TEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not vllm and not bench" --durations=15
 
 .PHONY: help install dev demo test vllm-env test-vllm check audit e2e bench peers image fmt clean
