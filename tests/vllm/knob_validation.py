@@ -25,8 +25,10 @@ from tests.vllm.knob_workload import Seen, figures, measured, predicted
 from tests.vllm.server import CLIENT_CPUS, MODEL, ServerError, on_cpus, running_server
 
 MAX_MODEL_LEN, DEPTH, LIMIT_S = 20_480, 16_384, 120
-SPACING_OF_TURN = 0.3  # of what a turn takes alone: three at a time, more when they queue
-KV = ("--kv-cache-memory-bytes", "128M")
+SPACING_OF_TURN = 0.7  # of what a turn takes beside others
+# Wide enough that matrix multiplication decides what a step takes. With the usual width of 64 it is
+# what oneDNN does once for each number of tokens in a step, 5 to 10 ms, which no formula here has.
+HIDDEN_SIZE = 768
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ def _setting(name: str, seqs: int = 16, budget: int = 2048, *, chunked: bool = T
         "max_num_batched_tokens": budget,
         "chunked_prefill": chunked,
         "long_prefill_token_threshold": 0,
+        "async_scheduling": False,  # vLLM's CPU build never schedules ahead
     }
     return Setting(name, flags, in_force)
 
@@ -96,13 +99,16 @@ def _measure(setting: Setting, given: argparse.Namespace, costs: Path) -> None:
         return
     log = given.out / f"{_slug(setting)}.log"
     print(f"{setting.name}: starting", file=sys.stderr, flush=True)
-    with running_server(log, setting.flags, start_limit_s=given.start_limit_s) as server:
+    with running_server(
+        log, setting.flags, hidden_size=HIDDEN_SIZE, start_limit_s=given.start_limit_s
+    ) as server:
         url = server.openai_url
         if setting is BASE and not costs.exists():
+            _run(["tests.vllm.knob_load", url], None)
             with (given.out / "calibrate.txt").open("w") as text:
                 _run(
                     ["agentload.capacity.calibrate.command", "--base-url", url, "--model", MODEL,
-                     "--depth", str(DEPTH), "--limit-s", str(LIMIT_S), "--allow-busy",
+                     "--depth", str(DEPTH), "--limit-s", str(LIMIT_S), "--no-async-scheduling",
                      "--max-num-batched-tokens", str(setting.in_force["max_num_batched_tokens"]),
                      "--out", str(costs)], text,
                 )  # fmt: skip

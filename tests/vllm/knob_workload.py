@@ -13,6 +13,9 @@ from agentload.sim.core import EngineConfig, Frontend, Offline, Replica, StepCos
 SESSIONS, TURNS = 8, 6
 FIRST_TOKENS, MORE_TOKENS = 2500, 900  # the first context, and by how much each session's is longer
 NEW_TOKENS, ANSWER_TOKENS = 300, 120
+# The first steps of a size touch memory for the first time, which took a virtual machine twice to
+# three times as long as the step.
+WARM_UPS = 4
 
 
 def workload(spacing_s: float) -> Probe:
@@ -25,6 +28,11 @@ def workload(spacing_s: float) -> Probe:
             new = NEW_TOKENS if turn else 16
             asks.append(Ask(f"S{session}", base, new, ANSWER_TOKENS, after_s))
     return Probe("knobs", tuple(asks))
+
+
+def warm_up() -> Probe:
+    """A cold prompt as long as the workload's longest."""
+    return Probe("warm-up", (Ask("", 0, FIRST_TOKENS + SESSIONS * MORE_TOKENS, 2),))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Makes a random-weight model directory that a real vLLM serves on a CPU.
 
     VENV/bin/python tests/vllm/make_tiny_model.py DIRECTORY [--sliding-window TOKENS]
+        [--hidden-size N]
 
 Nothing is downloaded: the byte-level BPE tokenizer is trained on the running interpreter's own
 standard library, the weights are drawn from a fixed seed. The generated text is noise; scheduling,
@@ -39,7 +40,7 @@ CHAT_TEMPLATE = """\
 {% endif %}"""
 
 
-def make_model(directory: Path, sliding_window: int | None) -> None:
+def make_model(directory: Path, sliding_window: int | None, hidden_size: int) -> None:
     """Write tokenizer, configuration and weights; a finished directory is left as it is.
 
     With `sliding_window` each token attends to that many tokens before it, so prefill costs grow
@@ -49,7 +50,8 @@ def make_model(directory: Path, sliding_window: int | None) -> None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     _train_tokenizer(directory)
-    _write_weights(directory, sliding_window)  # last: config.json marks the directory finished
+    # Last: config.json marks the directory finished.
+    _write_weights(directory, sliding_window, hidden_size)
 
 
 def _corpus() -> Iterator[str]:
@@ -89,15 +91,15 @@ def _train_tokenizer(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
 
 
-def _write_weights(directory: Path, sliding_window: int | None) -> None:
+def _write_weights(directory: Path, sliding_window: int | None, hidden_size: int) -> None:
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
     torch.manual_seed(SEED)
     shape: dict[str, Any] = {
         "vocab_size": VOCABULARY,
-        "hidden_size": HIDDEN_SIZE,
-        "intermediate_size": 3 * HIDDEN_SIZE,
+        "hidden_size": hidden_size,
+        "intermediate_size": 3 * hidden_size,
         "num_hidden_layers": 1,
         "num_attention_heads": 1,
         "num_key_value_heads": 1,
@@ -120,8 +122,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--sliding-window", type=int, metavar="TOKENS")
-    arguments = parser.parse_args()
-    make_model(arguments.directory, arguments.sliding_window)
+    parser.add_argument("--hidden-size", type=int, default=HIDDEN_SIZE, metavar="N")
+    given = parser.parse_args()
+    make_model(given.directory, given.sliding_window, given.hidden_size)
 
 
 if __name__ == "__main__":

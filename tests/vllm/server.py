@@ -34,11 +34,16 @@ BASE_FLAGS = (
     *("--enforce-eager", "--kv-cache-memory-bytes", "128M"),
 )
 
-# vLLM's engine and worker wait for each other in a loop of sched_yield. Spread over all CPUs that
-# loop starved client and API server alike for seconds, which reads as stalls of the server
-# (docs/real-vllm.md has the figures). So the server has one CPU to itself, the client the others.
+# How vLLM's CPU build is kept from measuring this machine instead of itself; docs/real-vllm.md has
+# the figures.
+# Engine and worker would be two processes that wait for each other in a loop of sched_yield, which
+# takes a CPU from whatever else runs there. This makes them one, which waits without a loop.
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+# Large arrays would go back to the system after each step, to be faulted in anew for the next.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
+# The engine has a CPU to itself; API server, which tokenizes, and client have the others.
 _CPUS = sorted(os.sched_getaffinity(0))
-SERVER_CPUS = frozenset(_CPUS[:1])
+ENGINE_CPUS = frozenset(_CPUS[:1])
 CLIENT_CPUS = frozenset(_CPUS[1:] or _CPUS)
 
 # Nothing for this machine goes through a proxy of the environment.
@@ -71,14 +76,19 @@ def on_cpus(cpus: frozenset[int]) -> list[str]:
     return ["taskset", "--cpu-list", ",".join(map(str, sorted(cpus)))]
 
 
-def model_directory(sliding_window: int | None = None) -> Path:
+def model_directory(sliding_window: int | None = None, hidden_size: int | None = None) -> Path:
     """The tiny model, made on first use, inside the vLLM environment."""
     env = install.venv_path()
-    directory = env / (f"tiny-model-sw{sliding_window}" if sliding_window else "tiny-model")
-    script = Path(__file__).with_name("make_tiny_model.py")
-    command = [str(install.python_of(env)), str(script), str(directory)]
+    name, options = "tiny-model", []
     if sliding_window:
-        command += ["--sliding-window", str(sliding_window)]
+        name += f"-sw{sliding_window}"
+        options += ["--sliding-window", str(sliding_window)]
+    if hidden_size:
+        name += f"-h{hidden_size}"
+        options += ["--hidden-size", str(hidden_size)]
+    directory = env / name
+    script = Path(__file__).with_name("make_tiny_model.py")
+    command = [str(install.python_of(env)), str(script), str(directory), *options]
     subprocess.run(command, check=True, env=os.environ | install.OFFLINE)
     return directory
 
@@ -89,25 +99,34 @@ def running_server(
     flags: Sequence[str] = (),
     sliding_window: int | None = None,
     *,
+    hidden_size: int | None = None,
     start_limit_s: float = START_LIMIT_S,
 ) -> Iterator[RealServer]:
     """Start a server with these `vllm serve` flags; its process group ends with the block.
 
     Raises ServerError when it exits or has not answered `/health` after `start_limit_s`.
     """
-    model = model_directory(sliding_window)
+    model = model_directory(sliding_window, hidden_size)
     port = free_port()
     vllm = [str(install.venv_path() / "bin" / "vllm"), "serve", str(model)]
     # When this process is killed the API server is told to end, not killed: it ends its engine.
     orphan = ["setpriv", "--pdeathsig", "TERM"]
-    command = [*on_cpus(SERVER_CPUS), *orphan, *vllm, "--port", str(port), *BASE_FLAGS, *flags]
-    child = Child(command, log, install.OFFLINE)
+    command = [*on_cpus(ENGINE_CPUS), *orphan, *vllm, "--port", str(port), *BASE_FLAGS, *flags]
+    child = Child(command, log, install.OFFLINE | ONE_PROCESS | KEEP_MEMORY)
     try:
         server = RealServer(f"http://127.0.0.1:{port}", log)
         _wait_until_healthy(server, child, start_limit_s)
+        _move(child.pid, CLIENT_CPUS)  # the API server; what it started stays
         yield server
     finally:
         child.end(STOP_LIMIT_S)
+
+
+def _move(pid: int, cpus: frozenset[int]) -> None:
+    """Keep all threads of a process on these CPUs; those to come inherit it."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # a thread that has ended since
+            os.sched_setaffinity(int(task.name), cpus)
 
 
 def _wait_until_healthy(server: RealServer, child: Child, limit_s: float) -> None:

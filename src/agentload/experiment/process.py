@@ -52,6 +52,11 @@ class Child:
             reaper.add(self._process.pid)
 
     @property
+    def pid(self) -> int:
+        """Of the leader."""
+        return self._process.pid
+
+    @property
     def exit_code(self) -> int | None:
         """None while it runs."""
         return self._process.poll()

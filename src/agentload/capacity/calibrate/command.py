@@ -57,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs of a replica")
     add("--max-num-batched-tokens", type=int, metavar="N", help="in force, if you know it")
     add("--long-prefill-token-threshold", type=int, metavar="N", help="in force, if you know it")
+    add("--async-scheduling", action=argparse.BooleanOptionalAction,
+        help="in force, if you know it; else taken to be the release's default")  # fmt: skip
     add("--no-held-out", action="store_true", help="leave out the probe that checks the fit")
     add("--allow-busy", action="store_true", help="go on beside another load; widens intervals")
     add("--dry-run", action="store_true", help="calibrate the embedded simulator instead")
@@ -118,6 +120,7 @@ def _calibrate(given: argparse.Namespace, prior: Prior, sheet: ReplicaProfile | 
             limits=Limits(
                 token_budget=given.max_num_batched_tokens,
                 threshold=given.long_prefill_token_threshold,
+                async_scheduling=given.async_scheduling,
             ),
             held_out=not given.no_held_out,
             allow_busy=given.allow_busy,

@@ -183,6 +183,8 @@ class Course:
                 self._learn_chunks(capped=False)
                 break
             count, after_s = self._metronome(tokens)
+            if tokens in probes.LENGTHS and 2 * needed_s + after < self.left_s:
+                self._play(probes.warming(tokens, count, after_s))
             metronome, prompt = self._play(probes.cold(tokens, count, after_s))
             self.found.cold[tokens] = (prompt, metronome)
             self.found.depth_tokens = max(self.found.depth_tokens, prompt.prompt_tokens)
@@ -237,10 +239,11 @@ class Course:
             return
         count, after_s = self._metronome(2 * tokens)
         metronome, *two = self._play(probes.pair(tokens, count, after_s))
-        ends = [last_step(metronome, one.chunks_s[0]) for one in two]
+        ends = [last_step(metronome, one) for one in two]
         if None in ends:
             return
-        apart = _steps_between(metronome, *sorted(end for end in ends if end is not None))
+        first, last = sorted(end for end in ends if end is not None)
+        apart = last - first
         capped, budget = budget_of_pair(chunking.chunk, two[0].prompt_tokens, apart)
         if capped:
             self._learn_chunks(capped=True)
@@ -257,8 +260,8 @@ class Course:
         if budget is None and tokens < self._depth and needed_s < self.left_s / 3:
             count, after_s = self._metronome(CROWD * tokens)
             metronome, *crowd = self._play(probes.crowd(CROWD, tokens, count, after_s))
-            ends = [last_step(metronome, one.chunks_s[0]) for one in crowd]
-            steps = [sum(metronome.tokens[: end + 1]) for end in ends if end is not None]
+            ends = [last_step(metronome, one) for one in crowd]
+            steps = [end for end in ends if end is not None]
             budget = budget_of_crowd(threshold, crowd[0].prompt_tokens, steps)
         self.found.chunking = Chunking(
             threshold, chunking.low, chunking.high, chunking.exact, budget, threshold
@@ -338,7 +341,3 @@ def _held_back(heard: Sequence[Heard]) -> bool:
     began = sorted(one.ttft_s for one in heard)[len(heard) // 4]
     late = [one for one in heard if one.chunks_s[0] >= end and one.sent_s + 2 * began < end]
     return len(late) >= max(2, len(heard) // 8)
-
-
-def _steps_between(metronome: Heard, first: int, last: int) -> int:
-    return sum(metronome.tokens[first + 1 : last + 1])

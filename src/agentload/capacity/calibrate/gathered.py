@@ -20,6 +20,7 @@ class Limits:
     prefix_caching: bool | None = None
     token_budget: int | None = None  # given by the user
     threshold: int | None = None
+    async_scheduling: bool | None = None
 
 
 @dataclass(slots=True)

@@ -101,6 +101,16 @@ def cold(tokens: int, metronome_tokens: int, after_s: float) -> Probe:
     return Probe(f"C: cold {tokens}", (metronome, Ask(f"C{tokens}", tokens, 0, 2, after_s)), True)
 
 
+def warming(tokens: int, metronome_tokens: int, after_s: float) -> Probe:
+    """C: as `cold`, not looked at: a server's first step of a size makes room, and kernels, for it.
+
+    Twice the usual time was seen on vLLM's CPU build.
+    """
+    metronome = _alone(f"W{tokens}", METRONOME, metronome_tokens)
+    asks = (metronome, Ask(f"warming {tokens}", tokens, 0, 2, after_s))
+    return Probe(f"C: first {tokens}, not used", asks, True)
+
+
 def pair(tokens: int, metronome_tokens: int, after_s: float) -> Probe:
     """C: two cold prompts at once, which share steps only below a prefill threshold."""
     metronome = _alone("Mpair", METRONOME, metronome_tokens)

@@ -158,9 +158,11 @@ class Session:
 
     def _fitted(self, target: Target, facts: Facts, profile: str | None) -> CostFile:
         at = self._gathered.observations()
-        engine = version_profile(profile or NEWEST).engine
+        told = self._wishes.limits.async_scheduling
+        default = bool(version_profile(profile or NEWEST).engine["async_scheduling"])
+        async_scheduling = default if told is None else told
         best = min((fit_form(at, self._prior, form) for form in FORMS), key=lambda f: f.chi2)
-        waits = frontend_delays(self._gathered, best, async_scheduling=engine["async_scheduling"])
+        waits = frontend_delays(self._gathered, best, async_scheduling=async_scheduling)
         self._estimate = estimate(at, self._prior, waits)
         subject = {"model": target.model, "url": self._settings.base_url}
         if facts.version:
@@ -171,7 +173,7 @@ class Session:
             subject=subject,
             source=f"probes A to D in {self._gathered.seconds:.0f} s; prior: {self._prior.source}",
             depth_tokens=self._gathered.depth_tokens,
-            in_force=in_force(self._gathered, target, facts, engine["async_scheduling"]),
+            in_force=in_force(self._gathered, target, facts, async_scheduling),
             version_profile=profile,
         )
 

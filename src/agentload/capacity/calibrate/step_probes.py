@@ -14,6 +14,7 @@ from agentload.capacity.cost.form import Array, Observations
 BLOCK = 12  # steps that are observed as one: the clock's jitter is spread over them
 STEP_NOISE, RUN_NOISE = 0.02, 0.005  # relative: of each step, of all steps of a stretch alike
 LEAST_JITTER_S = 2e-4
+FASTEST, LATE = 0.9, 0.5  # of the usual step: what no step is below; lateness that tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,40 +95,74 @@ def jitter_s(heard: Sequence[Heard]) -> float:
     return max(LEAST_JITTER_S, float(np.median(spreads))) if spreads else LEAST_JITTER_S
 
 
-def last_step(metronome: Heard, first_s: float) -> int | None:
-    """Index of the metronome's chunk of the step that gave another request its first token."""
-    stamps = np.array(metronome.chunks_s)
-    at = int(np.argmin(np.abs(stamps - first_s)))
+def _own_chunks(metronome: Heard) -> tuple[Array, Array]:
+    """(steps done, s) of a stream's chunks whose instants are their own.
+
+    Counts the stream's tokens, one a step, so that a step has a number also where its chunk holds
+    several tokens or was read together with a later one.
+    """
+    own = np.flatnonzero(metronome.usable)
+    return np.cumsum(metronome.tokens)[own], np.array(metronome.chunks_s)[own]
+
+
+def marks(metronome: Heard) -> tuple[Array, Array]:
+    """(steps done, s): the instants at which the end of a step shows in a stream.
+
+    Left out is what came late: no step is much faster than usual, so a chunk that others follow at
+    such a pace was kept back on the way, as all are while the API server tokenizes a long prompt.
+    """
+    done, stamps = _own_chunks(metronome)
+    usual_s = usual_gap_s(metronome)
+    if usual_s is None:
+        return done, stamps
+    # The end of a step lies at least so many fast steps before that of each later one.
+    ahead_s = FASTEST * usual_s * done
+    latest_s = np.minimum.accumulate((stamps - ahead_s)[::-1])[::-1] + ahead_s
+    in_time = stamps - latest_s < LATE * usual_s
+    return done[in_time], stamps[in_time]
+
+
+def last_step(metronome: Heard, prompt: Heard) -> int | None:
+    """Number of the metronome's step that gave another request its first token; None if hidden.
+
+    The tokens of one step are sent together, late or not. The first is often read together with a
+    later one and has no instant of its own: the first chunk that has one is found among the
+    metronome's, and the tokens since the first are taken off.
+    """
+    if True not in prompt.usable:
+        return None
+    own = prompt.usable.index(True)
+    done, stamps = _own_chunks(metronome)
+    if len(stamps) < 3:
+        return None
+    at = int(np.argmin(np.abs(stamps - prompt.chunks_s[own])))
     if at == 0 or at == len(stamps) - 1:
         return None  # the metronome had not begun, or was over
     neighbour = min(stamps[at] - stamps[at - 1], stamps[at + 1] - stamps[at])
-    return at if abs(stamps[at] - first_s) <= max(0.4 * neighbour, 2e-3) else None
+    if abs(stamps[at] - prompt.chunks_s[own]) > max(0.4 * neighbour, 2e-3):
+        return None
+    return int(done[at]) - sum(prompt.tokens[1 : own + 1])
 
 
-def _own_instant(metronome: Heard, at: int) -> int | None:
-    """The chunk at or after this one whose instant is its own."""
-    for number in range(at, len(metronome.chunks_s)):
-        if metronome.usable[number]:
-            return number
-    return None
+def _between(metronome: Heard, step: int) -> tuple[Array, Array, int]:
+    """Marks, and the index of the first at which that step was done."""
+    done, stamps = marks(metronome)
+    return done, stamps, int(np.searchsorted(done, step))
 
 
 def window(metronome: Heard, prompt: Heard) -> Window | None:
     """The metronome's gaps between a prompt's sending and its first token; None if hidden."""
-    last = last_step(metronome, prompt.chunks_s[0])
+    step = last_step(metronome, prompt)
     usual_s = usual_gap_s(metronome, prompt.sent_s)
-    end = None if last is None else _own_instant(metronome, last)
-    if last is None or usual_s is None or end is None:
+    if step is None or usual_s is None:
         return None
-    gaps, steps, after = [], [], _tokens(metronome, last, end)
-    while last > 0 and metronome.chunks_s[last] > prompt.sent_s:
-        first = last - 1
-        while first > 0 and not metronome.usable[first]:
-            first -= 1
-        gaps.append(metronome.chunks_s[end] - metronome.chunks_s[first] - after * usual_s)
-        steps.append(_tokens(metronome, first, last))
-        last = end = first
-        after = 0
+    done, stamps, end = _between(metronome, step)
+    gaps, steps = [], []
+    while 0 < end < len(done) and stamps[end] > prompt.sent_s:
+        later = max(0, int(done[end]) - step)  # steps that hold nothing of the prompt any more
+        gaps.append(stamps[end] - stamps[end - 1] - later * usual_s)
+        steps.append(done[end] - done[end - 1] - later)
+        end -= 1
     if not gaps:
         return None
     cached = prompt.cached_tokens or 0
@@ -145,48 +180,50 @@ def cold_stretches(
 ) -> tuple[list[Stretch], float]:
     """The steps of a prompt computed `chunk` tokens a step, and when the first of them began.
 
-    Walks back from the step that gave the first token. Chunks of the metronome that hold several
-    tokens, or whose instant is not their own, make one stretch of several steps. Empty where the
-    steps do not show.
+    Counts back from the step that gave the first token. Steps between two of the metronome's marks
+    make one stretch. Empty where the steps do not show, or would have begun before the prompt was
+    sent.
     """
-    last = last_step(metronome, prompt.chunks_s[0])
-    end = None if last is None else _own_instant(metronome, last)
-    if last is None or end is None:
+    step = last_step(metronome, prompt)
+    usual_s = usual_gap_s(metronome, prompt.sent_s)
+    if step is None or usual_s is None:
         return [], 0.0
-    after = _tokens(metronome, last, end)  # steps that hold nothing of the prompt any more
     sizes = chunks_of(prompt.prompt_tokens - cached, chunk)
     starts = [cached + chunk * number for number in range(len(sizes))]
-    found: list[Stretch] = []
-    todo = len(sizes)
-    while todo > 0:
-        first = (last if after else end) - 1
-        while first > 0 and not metronome.usable[first]:
-            first -= 1
-        if first < 0 or metronome.chunks_s[first] < prompt.sent_s - 1e-3:
-            return [], 0.0
-        steps = _tokens(metronome, first, end)
-        taken = range(max(0, todo - (steps - after)), todo)
-        pieces = [(sizes[i], starts[i]) for i in taken]
-        found.append(_prefill_stretch(metronome, first, end, steps, pieces))
-        todo -= len(pieces)
-        end, after = first, 0
-    return found[::-1], metronome.chunks_s[end]
+    before = step - len(sizes)  # steps done when the first began
+    done, stamps, last = _between(metronome, step)
+    first = int(np.searchsorted(done, before, side="right")) - 1
+    if first < 0 or last >= len(done):
+        return [], 0.0
+    begin_s = float(stamps[first] + (before - done[first]) * usual_s)
+    if begin_s < prompt.sent_s - 1e-3:
+        return [], 0.0
+    found = []
+    for at in range(first, last):
+        inside = range(max(0, done[at] - before), min(len(sizes), done[at + 1] - before))
+        pieces = [(sizes[i], starts[i]) for i in inside]
+        steps, seconds = int(done[at + 1] - done[at]), float(stamps[at + 1] - stamps[at])
+        context = metronome.prompt_tokens + int(done[at])
+        found.append(_prefill_stretch(steps, context, seconds, pieces))
+    return found, begin_s
 
 
 def _prefill_stretch(
-    metronome: Heard, first: int, last: int, steps: int, pieces: Sequence[tuple[int, int]]
+    steps: int, context: int, seconds: float, pieces: Sequence[tuple[int, int]]
 ) -> Stretch:
-    """Steps of the metronome with (tokens, start) pieces of a prompt; one token is a decode."""
+    """Steps of a metronome at `context` with (tokens, start) pieces of a prompt beside it.
+
+    A piece of one token is a decode.
+    """
     ones = [start + 1 for size, start in pieces if size == 1]
     many = [(size, start) for size, start in pieces if size > 1]
-    context = metronome.prompt_tokens + sum(metronome.tokens[: first + 1])
     return Stretch(
         steps=steps,
         prefill=sum(size for size, _ in many),
         decodes=steps + len(ones),
         context=steps * context + sum(ones),
         attention=sum(size * (start + 0.5 * size) for size, start in many),
-        seconds=metronome.chunks_s[last] - metronome.chunks_s[first],
+        seconds=seconds,
     )
 
 
