@@ -2,8 +2,8 @@
 
     python -m tests.vllm.knob_load BASE_URL [SPACING_S OUT]
 
-A process of its own, since it is gevent's. OUT gets one JSON list, an object a request; without it
-the server is only warmed up, by prompts as long as the workload's longest.
+A process of its own, since it is gevent's. OUT gets a JSON list of rounds, each a list of objects,
+one a request; without it the server is only warmed up, by prompts that fill its largest steps.
 """
 
 from gevent import monkey
@@ -18,7 +18,7 @@ from pathlib import Path  # noqa: E402
 from agentload.atomic_file import replace_text  # noqa: E402
 from agentload.capacity.calibrate.target import LiveTarget  # noqa: E402
 from agentload.client.settings import TargetSettings  # noqa: E402
-from tests.vllm.knob_workload import WARM_UPS, warm_up, workload  # noqa: E402
+from tests.vllm.knob_workload import ROUNDS, WARM_UPS, warm_up, workload  # noqa: E402
 from tests.vllm.server import MODEL  # noqa: E402
 
 
@@ -30,8 +30,8 @@ def main() -> None:
         target.play(warm_up())
     if rest:
         spacing_s, out = float(rest[0]), Path(rest[1])
-        heard = target.play(workload(spacing_s))
-        replace_text(out, json.dumps([asdict(one) for one in heard]))
+        rounds = [target.play(workload(spacing_s, number)) for number in range(ROUNDS)]
+        replace_text(out, json.dumps([[asdict(one) for one in part] for part in rounds]))
     target.close()
 
 

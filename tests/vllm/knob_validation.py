@@ -18,13 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agentload.capacity.calibrate.probes import Ask, Heard
 from agentload.capacity.cost.engine import engine_of
+from agentload.capacity.plan.draws import CostDraw, central, drawn
 from agentload.sim.profiles import NEWEST, CostFile, InForce, read_cost_file
-from tests.vllm.knob_workload import Seen, figures, measured, predicted
+from tests.vllm.knob_workload import figures, measured, predicted
 from tests.vllm.server import CLIENT_CPUS, MODEL, ServerError, on_cpus, running_server
 
 MAX_MODEL_LEN, DEPTH, LIMIT_S = 20_480, 16_384, 120
+DRAWS = 60  # of the coefficients, for the intervals
 SPACING_OF_TURN = 0.7  # of what a turn takes beside others
 # Wide enough that matrix multiplication decides what a step takes. With the usual width of 64 it is
 # what oneDNN does once for each number of tokens in a step, 5 to 10 ms, which no formula here has.
@@ -109,7 +113,6 @@ def _measure(setting: Setting, given: argparse.Namespace, costs: Path) -> None:
                 _run(
                     ["agentload.capacity.calibrate.command", "--base-url", url, "--model", MODEL,
                      "--depth", str(DEPTH), "--limit-s", str(LIMIT_S), "--no-async-scheduling",
-                     "--max-num-batched-tokens", str(setting.in_force["max_num_batched_tokens"]),
                      "--out", str(costs)], text,
                 )  # fmt: skip
         spacing = _spacing_s(read_cost_file(costs))
@@ -135,39 +138,54 @@ def _seen_path(setting: Setting, folder: Path) -> Path:
     return folder / f"{_slug(setting)}.json"
 
 
-def _heard(path: Path) -> list[Heard]:
-    rows = json.loads(path.read_text())
-    for row in rows:
-        row["ask"] = Ask(**row["ask"])
-    return [Heard(**row) for row in rows]
+def _heard(path: Path) -> list[list[Heard]]:
+    """The rounds of a setting."""
+    rounds = json.loads(path.read_text())
+    return [[Heard(**{**row, "ask": Ask(**row["ask"])}) for row in part] for part in rounds]
 
 
-def _predicted(heard: list[Heard], file: CostFile, setting: Setting) -> list[Seen]:
+def _predicted(
+    rounds: list[list[Heard]], file: CostFile, setting: Setting, draw: CostDraw
+) -> dict[str, float]:
     found = {**file.in_force.model_dump(), **setting.in_force, "max_model_len": MAX_MODEL_LEN}
     config = engine_of(InForce(**found), file.version_profile or NEWEST)
-    return predicted(heard, config, file.step_cost(), file.make_frontend())
+    seen = [predicted(part, config, draw.cost, draw.frontend()) for part in rounds]
+    factor = {name: draw.ttft_factor for name, _ in figures(seen) if name.startswith("TTFT")}
+    return {name: value * factor.get(name, 1.0) for name, value in figures(seen)}
 
 
 def _table(file: CostFile, settings: Sequence[Setting], folder: Path) -> Iterator[str]:
-    """Markdown: a row a figure and setting, errors of the prediction."""
+    """Markdown: a row a figure and setting, with the prediction's error and its 90 % interval."""
     yield f"Step cost: {file.form}, profile {file.version_profile}; {file.source}"
     yield ""
-    yield "| setting | figure | measured | predicted | error |"
-    yield "|---|---|---:|---:|---:|"
+    yield "| setting | figure | measured | predicted | error | 90 % interval | inside |"
+    yield "|---|---|---:|---:|---:|---:|---|"
+    inside = []
     for setting in settings:
         path = _seen_path(setting, folder)
         if not path.exists():
-            yield f"| {setting.name} | not measured | | | |"
+            yield f"| {setting.name} | not measured | | | | | |"
             continue
-        heard = _heard(path)
-        by_model = dict(figures(_predicted(heard, file, setting)))
-        for name, value in figures(measured(heard)):
-            guess = by_model[name]
-            error = f"{(guess - value) * 100:+.1f} points" if name == "hit rate" else (
-                f"{guess / value - 1:+.1%}" if value else "n/a"
-            )  # fmt: skip
-            digits = 3 if name == "hit rate" else 1
-            yield f"| {setting.name} | {name} | {value:.{digits}f} | {guess:.{digits}f} | {error} |"
+        rounds = _heard(path)
+        guess = _predicted(rounds, file, setting, central(file))
+        draws = [_predicted(rounds, file, setting, draw) for draw in drawn(file, DRAWS, seed=0)]
+        for name, value in figures([measured(part) for part in rounds]):
+            low, high = (float(q) for q in np.quantile([d[name] for d in draws], (0.05, 0.95)))
+            rate = name == "hit rate"
+            digits = 3 if rate else 1
+            error = (
+                f"{(guess[name] - value) * 100:+.1f} points"
+                if rate
+                else (f"{guess[name] / value - 1:+.1%}" if value else "n/a")
+            )
+            inside.append(low - 0.01 <= value <= high + 0.01 if rate else low <= value <= high)
+            yield (
+                f"| {setting.name} | {name} | {value:.{digits}f} | {guess[name]:.{digits}f} "
+                f"| {error} | {low:.{digits}f} to {high:.{digits}f} "
+                f"| {'yes' if inside[-1] else 'no'} |"
+            )
+    yield ""
+    yield f"{sum(inside)} of {len(inside)} figures lie inside (a hit rate: within 1 point)."
 
 
 if __name__ == "__main__":

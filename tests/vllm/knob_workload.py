@@ -11,28 +11,29 @@ from agentload.capacity.calibrate.probes import Ask, Heard, Probe
 from agentload.sim.core import EngineConfig, Frontend, Offline, Replica, StepCost, Turn
 
 SESSIONS, TURNS = 8, 6
+ROUNDS = 2  # each with sessions of its own, one after the other
 FIRST_TOKENS, MORE_TOKENS = 2500, 900  # the first context, and by how much each session's is longer
 NEW_TOKENS, ANSWER_TOKENS = 300, 120
 # The first steps of a size touch memory for the first time, which took a virtual machine twice to
 # three times as long as the step.
-WARM_UPS = 4
+WARM_UPS, WARM_UP_TOKENS = 4, 19_000  # as many as a step of any setting may hold
 
 
-def workload(spacing_s: float) -> Probe:
-    """Sessions that begin cold and come back warm, one request every `spacing_s`."""
+def workload(spacing_s: float, number: int) -> Probe:
+    """A round: sessions that begin cold and come back warm, one request every `spacing_s`."""
     asks = []
     for turn in range(TURNS):
         for session in range(SESSIONS):
             base = FIRST_TOKENS + session * MORE_TOKENS
             after_s = (turn * SESSIONS + session) * spacing_s
             new = NEW_TOKENS if turn else 16
-            asks.append(Ask(f"S{session}", base, new, ANSWER_TOKENS, after_s))
-    return Probe("knobs", tuple(asks))
+            asks.append(Ask(f"S{number}.{session}", base, new, ANSWER_TOKENS, after_s))
+    return Probe(f"knobs {number}", tuple(asks))
 
 
 def warm_up() -> Probe:
-    """A cold prompt as long as the workload's longest."""
-    return Probe("warm-up", (Ask("", 0, FIRST_TOKENS + SESSIONS * MORE_TOKENS, 2),))
+    """A cold prompt that fills the largest step."""
+    return Probe("warm-up", (Ask("", 0, WARM_UP_TOKENS, 2),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Seen:
 
 
 def measured(heard: Sequence[Heard]) -> list[Seen]:
-    """What the client saw."""
+    """What the client saw of a round."""
     first_s = min(one.sent_s for one in heard)
     return [
         Seen(
@@ -68,7 +69,7 @@ def measured(heard: Sequence[Heard]) -> list[Seen]:
 def predicted(
     heard: Sequence[Heard], config: EngineConfig, cost: StepCost, frontend: Frontend
 ) -> list[Seen]:
-    """The same requests, sent at the same times, on the scheduler model."""
+    """The requests of a round, sent at the same times, on the scheduler model."""
     offline = Offline([Replica(config, cost, frontend)], lambda *_: 0)
     first_s = min(one.sent_s for one in heard)
     size = config.block_size
@@ -95,17 +96,18 @@ def predicted(
     return [found[number] for number in sorted(found)]
 
 
-def figures(seen: Sequence[Seen]) -> Iterator[tuple[str, float]]:
+def figures(rounds: Sequence[Sequence[Seen]]) -> Iterator[tuple[str, float]]:
     """(name, value) of what is compared; milliseconds, tokens a second, a share."""
+    seen = [one for part in rounds for one in part]
     for name, cold in (("cold", True), ("warm", False)):
         ttft = np.array([one.ttft_s for one in seen if one.cold is cold]) * 1e3
         yield f"TTFT {name} P50 ms", float(np.quantile(ttft, 0.5))
-        if not cold:  # eight cold turns have no 90th percentile
+        if not cold:  # sixteen cold turns have no 90th percentile
             yield f"TTFT {name} P90 ms", float(np.quantile(ttft, 0.9))
     tpot = [(o.e2e_s - o.ttft_s) / (o.output_tokens - 1) for o in seen if o.output_tokens > 1]
     yield "mean ITL ms", float(np.mean(tpot)) * 1e3
     yield "E2E mean ms", float(np.mean([one.e2e_s for one in seen])) * 1e3
-    span = max(one.sent_s + one.e2e_s for one in seen)
+    span = sum(max(one.sent_s + one.e2e_s for one in part) for part in rounds)
     yield "output tokens/s", sum(one.output_tokens for one in seen) / span
     prompt = sum(one.prompt_tokens for one in seen)
     yield "hit rate", sum(one.cached_tokens for one in seen) / prompt
