@@ -3,7 +3,8 @@
     python -m tests.vllm.knob_load BASE_URL [SPACING_S OUT]
 
 A process of its own, since it is gevent's. OUT gets a JSON list of rounds, each a list of objects,
-one a request; without it the server is only warmed up, by prompts that fill its largest steps.
+one a request; without it the server is only warmed up, by prompts that fill its largest steps. A
+first round is not looked at.
 """
 
 from gevent import monkey
@@ -30,7 +31,7 @@ def main() -> None:
         target.play(warm_up())
     if rest:
         spacing_s, out = float(rest[0]), Path(rest[1])
-        rounds = [target.play(workload(spacing_s, number)) for number in range(ROUNDS)]
+        _, *rounds = [target.play(workload(spacing_s, number)) for number in range(1 + ROUNDS)]
         replace_text(out, json.dumps([[asdict(one) for one in part] for part in rounds]))
     target.close()
 

@@ -1,6 +1,6 @@
 """Runs a real vLLM with a tiny model on a free port.
 
-    python -m tests.vllm.server [--sliding-window TOKENS] [vllm serve flags...]
+    python -m tests.vllm.server [--sliding-window TOKENS] [--hidden-size N] [vllm serve flags...]
 
 As a command it stays in the foreground and prints the base URL once the server answers; Ctrl-C or
 TERM stops all of vLLM's processes. Tests use `running_server`. It runs in the project's own
@@ -40,7 +40,11 @@ BASE_FLAGS = (
 # takes a CPU from whatever else runs there. This makes them one, which waits without a loop.
 ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 # Large arrays would go back to the system after each step, to be faulted in anew for the next.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
+KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
+}
 # The engine has a CPU to itself; API server, which tokenizes, and client have the others.
 _CPUS = sorted(os.sched_getaffinity(0))
 ENGINE_CPUS = frozenset(_CPUS[:1])
@@ -144,12 +148,14 @@ def _wait_until_healthy(server: RealServer, child: Child, limit_s: float) -> Non
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sliding-window", type=int, metavar="TOKENS")
+    parser.add_argument("--hidden-size", type=int, metavar="N")
     arguments, flags = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     log = install.venv_path() / "server.log"
     print(f"log: {log}", flush=True)
     try:
-        with running_server(log, flags, arguments.sliding_window) as server:
+        model = {"sliding_window": arguments.sliding_window, "hidden_size": arguments.hidden_size}
+        with running_server(log, flags, **model) as server:
             print(f"{server.openai_url} serves the model {MODEL!r}", flush=True)
             signal.pause()
     except ServerError as error:
