@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from agentload.console import output_console
 from analysis.faults import BadInputError
 from analysis.gate import Judged, Rule, judge, parse_rule
 from analysis.measured import Measured, measure
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"agentload compare: {obstacle}", file=sys.stderr)
         return NOT_COMPARABLE
     arms = [Arm(f"{side} {run.arm}", (run,)) for side, run in zip("AB", runs, strict=True)]
-    console = Console()
+    console = output_console()
     for arm in arms:
         for line in verdict_lines(arm):
             console.print(line, style="yellow", markup=False)

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from agentload.atomic_file import replace_text
+from agentload.console import output_console
 from agentload.recording.record import MANIFEST_JSON
 from analysis.diagnosis import diagnose
 from analysis.faults import BadInputError
@@ -63,7 +62,7 @@ def is_locust_only(path: Path) -> bool:
 
 
 def _locust(paths: Sequence[Path]) -> int:
-    console = Console()
+    console = output_console()
     found = [locust.show(file, console) for path in paths for file in locust.stats_files(path)]
     return 0 if any(found) else NO_DATA
 
@@ -103,7 +102,7 @@ def _write(results: Results, form: str, target: Path) -> None:
         else:
             folder, name = target, "report.html"
         write_report(results, findings, folder, name)
-        console = Console()
+        console = output_console()
         print_arms([(arm.arm, list(arm.classes)) for arm in results.arms], console)
         for finding in findings:
             arm = f" ({finding.arm})" if len(results.arms) > 1 else ""

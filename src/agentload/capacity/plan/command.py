@@ -21,6 +21,7 @@ from agentload.capacity.plan.routing import ROUTINGS
 from agentload.capacity.plan.search import Hardware
 from agentload.capacity.plan.slo import Target, parse_slos
 from agentload.capacity.plan.what_if import compare, parse_changes, print_comparison
+from agentload.console import output_console
 from agentload.scenario import Scenario, load, parse_override
 from agentload.scenario.running import Slo
 from agentload.workload.window import misfit
@@ -63,7 +64,7 @@ def _tell(plan: Plan, options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(as_json(plan))
     else:
-        show(plan, Console())
+        show(plan, output_console())
     if options.out:
         try:
             options.out.mkdir(parents=True, exist_ok=True)
@@ -167,7 +168,7 @@ def _what_if(
         comparison = compare(
             question, demand, target, kind, changes, options.replicas, least_turns=options.turns
         )
-        print_comparison(comparison, Console())
+        print_comparison(comparison, output_console())
     return 0
 
 

@@ -17,6 +17,7 @@ from agentload.capacity.plan.draws import at_speed, central
 from agentload.capacity.plan.inputs import engine_config
 from agentload.capacity.plan.what_if import parse_engine
 from agentload.capacity.validate.replay import Row, Validation, validate
+from agentload.console import output_console
 from agentload.sim.core import EngineConfig
 from agentload.sim.profiles.coefficients import CostFile, read_cost_file
 from analysis.faults import BadInputError
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(_document(found, notes, file), indent=2))
     else:
-        _show(found, notes, file, Console())
+        _show(found, notes, file, output_console())
     return 0 if found.passed else MISSED
 
 
