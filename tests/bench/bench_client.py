@@ -10,6 +10,7 @@ disturb; without it compare the ratios only.
 import argparse
 import json
 import os
+import resource
 import signal
 import struct
 import subprocess
@@ -43,6 +44,7 @@ class Measured:
 
     said: dict[str, Any]
     truth: Truth
+    process_cpu_s: float  # of the whole process, start and end too
 
     def chunks_in_window(self) -> int:
         """Chunks the client has handled in the window: a saturated one handles fewer than came."""
@@ -147,14 +149,14 @@ class Bench:
                 "edge_s": 1.5,
                 **job,
             }
-            with busy_core(CLIENT_CORE if hog else None):
+            with busy_core(CLIENT_CORE if hog else None), tree_cpu() as spent:
                 done = subprocess.run(
                     [sys.executable, str(HERE / "client_load.py"), json.dumps(job)],
                     stdout=subprocess.PIPE,
                     text=True,
                     check=True,
                 )
-        return Measured(json.loads(done.stdout), self._truth())
+        return Measured(json.loads(done.stdout), self._truth(), spent[0])
 
     def _truth(self) -> Truth:
         truth = Truth({}, {})
@@ -164,6 +166,16 @@ class Bench:
             else:
                 truth.tokens_ns.setdefault(request, {})[index] = ns
         return truth
+
+
+@contextmanager
+def tree_cpu() -> Iterator[list[float]]:
+    """CPU seconds of the children that end inside, with their own children."""
+    spent: list[float] = []
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    yield spent
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
 @contextmanager

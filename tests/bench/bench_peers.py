@@ -12,17 +12,16 @@ one of 50 requests, so that start-up does not count, `whole` is the run of 300.
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_client import CLIENT_CORE, SERVER_CORE, Bench, quantile
+import pandas as pd
+from bench_client import CLIENT_CORE, SERVER_CORE, Bench, quantile, tree_cpu
 
 CONCURRENT, TOKENS = 50, 200
 TIMEOUT_S = 900  # of one run; aiperf prepares for minutes on a busy machine
@@ -36,6 +35,41 @@ PATIENCE = {
 }
 SNAPSHOT = "0" * 40  # of the tokenizer in the cache
 SERVER = {"ttft_ms": 500, "tps": 50, "tokens": TOKENS, "mode": "together"}
+
+
+ROOT = Path(__file__).parents[2]
+CYCLE_S = 0.5 + TOKENS / 50
+SCENARIO = """
+name: peers
+description: Agents without pauses, all answers of one length.
+seed: 1
+chars_per_token: 4.0
+prefix: {{ tools_tokens: 20, system_tokens: 20 }}
+start:
+  mix: {{ warm: 1.0 }}
+  warm_tokens: {{ dist: constant, value: 100 }}
+  message_chars: {{ dist: constant, value: 100 }}
+turns:
+  append_chars: {{ dist: constant, value: 100 }}
+  output_tokens: {{ dist: constant, value: {tokens} }}
+waits:
+  tool: {{ dist: constant, value: 0 }}
+content:
+  tool_results: {{ log: 1.0 }}
+  answers: {{ prose: 1.0 }}
+  user_text: {{ prose: 1.0 }}
+stages:
+  - {{ name: all, duration_s: {seconds}, users: {users} }}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """CPU of the whole process tree, tokens streamed, what the tool says."""
+
+    cpu_s: float
+    tokens: int
+    says: str
 
 
 @dataclass
@@ -138,16 +172,6 @@ PEERS = {
 }
 
 
-@contextmanager
-def tree_cpu() -> Iterator[list[float]]:
-    """CPU seconds of the children that end inside, with their own children."""
-    spent: list[float] = []
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    yield spent
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-
-
 def make_tokenizer(hf_home: Path, python: Path) -> Path:
     """A small byte-level BPE in a Hugging Face cache, made by a peer's own packages; its folder."""
     repo = hf_home / "hub" / "models--local--mock"
@@ -169,8 +193,8 @@ def make_tokenizer(hf_home: Path, python: Path) -> Path:
     return folder
 
 
-def run_peer(bench: Bench, name: str, folder: Path, requests: int, tokenizer: Path) -> Any:
-    """(CPU seconds, its report) of one run; raises what the tool says when it fails."""
+def run_peer(bench: Bench, name: str, folder: Path, requests: int, tokenizer: Path) -> Run:
+    """Raises what the tool says when it fails."""
     peer = PEERS[name]
     with tempfile.TemporaryDirectory() as out, bench.server(False, **SERVER) as base_url:
         words = peer.command(base_url.removesuffix("/v1"), requests, tokenizer, Path(out))
@@ -186,26 +210,46 @@ def run_peer(bench: Bench, name: str, folder: Path, requests: int, tokenizer: Pa
             subprocess.run(
                 words, cwd=out, env=env, check=True, timeout=TIMEOUT_S, stdout=log, stderr=log
             )
-        return spent[0], peer.report(Path(out))
+        return Run(spent[0], requests * TOKENS, peer.report(Path(out)))
 
 
-def run_ours(bench: Bench, requests: int) -> Any:
-    cycle_s = 0.5 + TOKENS / 50
+def run_client(bench: Bench, requests: int) -> Run:
+    """The measuring client by itself, whose every gap is held against the server's log."""
     rounds = requests // CONCURRENT
-    with tree_cpu() as spent:
-        measured = bench.load(
-            "agentload", SERVER, sessions=CONCURRENT, turns=max(1, rounds), edge_s=0.1,
-            seconds=max(1, rounds) * cycle_s, freezes=False,
-        )  # fmt: skip
-    gaps = measured.gap_errors_ms()
+    measured = bench.load(
+        "agentload", SERVER, sessions=CONCURRENT, turns=rounds, edge_s=0.1,
+        seconds=rounds * CYCLE_S, freezes=False,
+    )  # fmt: skip
     ttft = quantile(measured.ttft_errors_ms(), 0.5)
-    return spent[0], f"TTFT p50 {500 + ttft:.1f}, ITL error p99 {quantile(gaps, 0.99):.3f}"
+    itl = quantile(measured.gap_errors_ms(), 0.99)
+    says = f"TTFT p50 {500 + ttft:.1f}, ITL error p99 {itl:.3f}"
+    return Run(measured.process_cpu_s, rounds * CONCURRENT * TOKENS, says)
 
 
-def row(name: str, small: Any, large: Any) -> str:
-    tokens = (LARGE - SMALL) * TOKENS / 1000
-    marginal, whole = (large[0] - small[0]) / tokens, large[0] / (LARGE * TOKENS / 1000)
-    return f"| {name} | {marginal:.3f} | {whole:.3f} | {large[1]} |"
+def run_locust(bench: Bench, requests: int) -> Run:
+    """The whole product, as its users run it: Locust, live figures, every gap in the files."""
+    seconds = requests // CONCURRENT * CYCLE_S
+    with tempfile.TemporaryDirectory() as out, bench.server(False, **SERVER) as base_url:
+        scenario = Path(out) / "peers.yaml"
+        scenario.write_text(SCENARIO.format(tokens=TOKENS, users=CONCURRENT, seconds=seconds))
+        words = [
+            *("taskset", "-c", str(CLIENT_CORE), sys.executable, "-m", "locust", "--headless"),
+            *("-f", str(ROOT / "locustfiles" / "coding_agents.py"), "--host", base_url),
+            *("--scenario", str(scenario), "--model", "mock", "--run-dir", f"{out}/runs"),
+        ]
+        with tree_cpu() as spent:
+            subprocess.run(words, cwd=ROOT, check=True, capture_output=True, timeout=TIMEOUT_S)
+        (folder,) = Path(out, "runs").iterdir()
+        turns = pd.read_csv(folder / "turns.csv")
+        gaps = pd.read_csv(folder / "chunks.csv")["gaps_us"].str.split().explode().astype(float)
+        ttft = turns["ttft_s"].median() * 1e3
+        says = f"TTFT p50 {ttft:.1f}, ITL p50 {gaps.median() / 1e3:.2f}"
+        return Run(spent[0], int(turns["output_tokens"].sum()), says)
+
+
+def row(name: str, small: Run, large: Run) -> str:
+    marginal = (large.cpu_s - small.cpu_s) / (large.tokens - small.tokens) * 1e3
+    return f"| {name} | {marginal:.3f} | {large.cpu_s / large.tokens * 1e3:.3f} | {large.says} |"
 
 
 def main() -> None:
@@ -220,7 +264,9 @@ def main() -> None:
     print("|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), False)
-        print(row("agentload", run_ours(bench, SMALL), run_ours(bench, LARGE)), flush=True)
+        ours = {"agentload, the whole run": run_locust, "agentload, its client": run_client}
+        for name, measure in ours.items():
+            print(row(name, measure(bench, SMALL), measure(bench, LARGE)), flush=True)
         for name in given.only or PEERS:
             python = given.folder / name / "bin" / "python"
             if not python.exists() and given.install:

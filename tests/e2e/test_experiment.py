@@ -70,12 +70,15 @@ def test_interrupted_it_leaves_readable_folders_and_no_process(tmp_path: Path) -
         wait_for(process.stdout, ": 0 turns recorded")
         left = [os.pidfd_open(pid) for pid in children_of(process.pid)]
         assert len(left) == 3, "its server, its load and its reaper"
+        second = run(str(HERE / "experiment.yaml"), "--runs-dir", str(tmp_path), "--resume")
         process.send_signal(signal.SIGTERM)
         rest = process.stdout.read() if process.stdout else ""
     assert process.returncode == 130, rest
     assert "--resume" in rest
     assert all_end(left)
     folder = only_folder(tmp_path)
+    assert second.returncode == 2
+    assert f"{folder}: another process is running this experiment" in second.stderr
     cells = record(folder)
     assert sorted(str(c["state"]) for c in cells.values()) == ["interrupted", "planned"]
 

@@ -23,6 +23,7 @@ from agentload.experiment.reaper import Reaper
 from agentload.experiment.run import Surroundings, run
 from agentload.experiment.scenarios import arm_scenarios, base_scenario, length_warnings
 from agentload.experiment.state import EXPERIMENT_JSON, State
+from agentload.folder_lock import FolderLock
 from agentload.recording.manifest import new_run_id
 from agentload.scenario import Scenario, ScenarioError
 
@@ -114,11 +115,30 @@ def _finish(console: Console, experiment: Experiment, state: State) -> int:
 
 
 def _state(options: argparse.Namespace, experiment: Experiment) -> State:
-    if options.resume == LATEST:
-        return State.resume(latest(options.runs_dir, experiment.name), experiment)
-    if options.resume is not None:
-        return State.resume(options.resume, experiment)
-    return State.begin(options.runs_dir / new_run_id(wall_unix_s(), experiment.name), experiment)
+    """Of a new folder, or of the one to go on with; this process is the only one that writes it."""
+    if options.resume is None:
+        run_id = new_run_id(wall_unix_s(), experiment.name)
+        state = State.begin(options.runs_dir / run_id, experiment)
+        _keep_others_out(state.folder)
+        return state
+    chosen: Path = options.resume
+    folder = latest(options.runs_dir, experiment.name) if chosen == LATEST else chosen
+    if (folder / EXPERIMENT_JSON).exists():
+        _keep_others_out(folder)
+    return State.resume(folder, experiment)
+
+
+def _keep_others_out(folder: Path) -> None:
+    """Two processes would run an experiment's cells twice and overwrite each other's record.
+
+    Holds until this process ends, however it ends.
+    """
+    try:
+        FolderLock(folder)
+    except BlockingIOError:
+        raise ExperimentError(f"{folder}: another process is running this experiment") from None
+    except OSError as error:
+        raise ExperimentError(f"{folder}: cannot be locked: {error.strerror}") from error
 
 
 def latest(runs: Path, name: str) -> Path:

@@ -12,7 +12,7 @@ from agentload.recording.merge_manifest import told_rows, worker_entries, worker
 from agentload.recording.merge_rows import Faults
 from agentload.recording.record import MANIFEST_JSON, SCHEMA_VERSION, TURNS_CSV
 from agentload.recording.shard import SHARD_JSON, Shard, ShardError, read_json, read_shard
-from agentload.recording.shard_lock import is_written
+from agentload.folder_lock import is_written
 
 
 def read_base(run: Path, faults: Faults) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from agentload.live.wire import LiveReceiver
 from agentload.recording.manifest import ShardEntry, WorkerEntry
 from agentload.recording.record import TURNS_CSV
 from agentload.recording.relay import Delivery, ShardReceiver, refusal
-from agentload.recording.shard_lock import left_behind
+from agentload.folder_lock import left_behind
 from agentload.swarm import messages, tally
 from agentload.swarm.dispatch import forget_missing
 from agentload.swarm.numbering import is_client_id, rank_of

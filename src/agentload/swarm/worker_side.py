@@ -19,7 +19,7 @@ from agentload.recording.clocksync import ClockOffset, clock_identity
 from agentload.recording.recorder import SHARD_ROWS, Recorder
 from agentload.recording.relay import ShardSender
 from agentload.recording.shard import ShardError
-from agentload.recording.shard_lock import ShardLock
+from agentload.folder_lock import FolderLock
 from agentload.swarm import messages
 from agentload.swarm.load_run import LoadRun
 from agentload.swarm.load_side import LoadSide, TextsDifferError
@@ -58,7 +58,7 @@ class WorkerSide:
         self._own = {name: getattr(environment.parsed_options, name) for name in OWN_OPTIONS}
         own_run_dir = environment.parsed_options.run_dir
         self._own["run_dir"] = None if own_run_dir == RUN_DIR else own_run_dir
-        self._lock: ShardLock | None = None
+        self._lock: FolderLock | None = None
         self._left_rows = False  # rows stayed in a shard
         self._ending = False
         self._final = False
@@ -97,7 +97,7 @@ class WorkerSide:
         )
         try:
             shard.begin()
-            self._lock = ShardLock(shard.folder)
+            self._lock = FolderLock(shard.folder)
             self._recorder = Recorder(shard.folder, SHARD_ROWS)
             self._load.start(
                 spec, self._recorder, os.environ, client_id, self._offset_ns, self._rows_queued

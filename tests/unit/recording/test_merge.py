@@ -19,7 +19,7 @@ from agentload.recording.csvfile import row_line
 from agentload.recording.merge_command import EXIT_INPUT, EXIT_MISSING, main
 from agentload.recording.record import FILE_OF
 from agentload.recording.recorder import Recorder
-from agentload.recording.shard_lock import ShardLock
+from agentload.folder_lock import FolderLock
 from analysis.faults import BadInputError
 from analysis.load import load_run
 from tests.unit.recording.shards import ShardedRun, client_id, rows_of, turn
@@ -215,7 +215,7 @@ def test_a_run_that_goes_on_is_not_merged(
 def test_a_shard_that_is_still_written_is_not_merged(
     run: ShardedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lock = ShardLock(run.shards[0])
+    lock = FolderLock(run.shards[0])
     assert merge(run) == EXIT_INPUT
     assert "w0: its worker still writes it" in capsys.readouterr().err
     lock.release()

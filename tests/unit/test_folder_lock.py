@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from agentload.recording.shard_lock import LOCK, ShardLock, left_behind
+from agentload.folder_lock import LOCK, FolderLock, left_behind
 
 
 def test_a_shard_is_left_behind_when_its_lock_is_free(tmp_path: Path) -> None:
     assert not left_behind(tmp_path / "nowhere")
     assert not left_behind(tmp_path)  # nobody wrote here
-    lock = ShardLock(tmp_path)
+    lock = FolderLock(tmp_path)
     assert not left_behind(tmp_path)
     with pytest.raises(OSError, match="unavailable"):
-        ShardLock(tmp_path)
+        FolderLock(tmp_path)
     lock.release()
     assert left_behind(tmp_path)
     assert left_behind(tmp_path)  # looking takes nothing
@@ -26,8 +26,8 @@ def test_a_shard_is_left_behind_when_its_lock_is_free(tmp_path: Path) -> None:
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
-        "from agentload.recording.shard_lock import ShardLock;"
-        "lock = ShardLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+        "from agentload.folder_lock import FolderLock;"
+        "lock = FolderLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""Tells a shard whose worker is alive from one that was left behind."""
+"""Tells a folder whose writer is alive from one that was left behind."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 LOCK = "lock"
 
 
-class ShardLock:
-    """Held by the worker that writes the shard; the kernel lets go of it when the worker dies."""
+class FolderLock:
+    """Held by the process that writes into a folder; the kernel lets go of it when that dies."""
 
     def __init__(self, folder: Path) -> None:
         """Take it; OSError where another process has it."""
@@ -28,17 +28,17 @@ class ShardLock:
 
 
 def left_behind(folder: Path) -> bool:
-    """Whether a worker of this machine wrote this shard and is no more; False where none is."""
+    """Whether a process of this machine wrote here and is no more; False where none is."""
     return _held(folder) is False
 
 
 def is_written(folder: Path) -> bool:
-    """Whether a worker of this machine still writes this shard."""
+    """Whether a process of this machine still writes here."""
     return _held(folder) is True
 
 
 def _held(folder: Path) -> bool | None:
-    """None where no worker of this machine ever had it."""
+    """None where no process of this machine ever had it."""
     try:
         fd = os.open(folder / LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
