@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentload.folder_lock import is_written
 from agentload.recording.merge_manifest import told_rows, worker_entries, worker_name
 from agentload.recording.merge_rows import Faults
 from agentload.recording.record import MANIFEST_JSON, SCHEMA_VERSION, TURNS_CSV
 from agentload.recording.shard import SHARD_JSON, Shard, ShardError, read_json, read_shard
-from agentload.folder_lock import is_written
 
 
 def read_base(run: Path, faults: Faults) -> dict[str, Any]:

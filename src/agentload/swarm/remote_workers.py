@@ -10,11 +10,11 @@ from typing import Any
 import gevent
 
 from agentload.clock import NS_PER_S, Clock
+from agentload.folder_lock import left_behind
 from agentload.live.wire import LiveReceiver
 from agentload.recording.manifest import ShardEntry, WorkerEntry
 from agentload.recording.record import TURNS_CSV
 from agentload.recording.relay import Delivery, ShardReceiver, refusal
-from agentload.folder_lock import left_behind
 from agentload.swarm import messages, tally
 from agentload.swarm.dispatch import forget_missing
 from agentload.swarm.numbering import is_client_id, rank_of

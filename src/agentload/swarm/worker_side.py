@@ -15,11 +15,11 @@ from locust.exception import RPCError
 
 from agentload.client.settings import SettingsError
 from agentload.clock import Clock
+from agentload.folder_lock import FolderLock
 from agentload.recording.clocksync import ClockOffset, clock_identity
 from agentload.recording.recorder import SHARD_ROWS, Recorder
 from agentload.recording.relay import ShardSender
 from agentload.recording.shard import ShardError
-from agentload.folder_lock import FolderLock
 from agentload.swarm import messages
 from agentload.swarm.load_run import LoadRun
 from agentload.swarm.load_side import LoadSide, TextsDifferError

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from agentload.folder_lock import FolderLock
 from agentload.recording.csvfile import row_line
 from agentload.recording.merge_command import EXIT_INPUT, EXIT_MISSING, main
 from agentload.recording.record import FILE_OF
 from agentload.recording.recorder import Recorder
-from agentload.folder_lock import FolderLock
 from analysis.faults import BadInputError
 from analysis.load import load_run
 from tests.unit.recording.shards import ShardedRun, client_id, rows_of, turn
