@@ -9,6 +9,7 @@ memory is what is printed.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -137,7 +138,9 @@ def report(folder: Path) -> tuple[float, float]:
 
 
 def main() -> None:
-    sizes = [int(a) for a in sys.argv[1:]] or [10_000, 100_000, 1_000_000]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("turns", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
+    sizes = parser.parse_args().turns
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(f"{'turns':>9} {'gaps':>12} {'seconds':>8} {'us/gap':>7} {'peak MB':>8}")
     for turns in sizes:

@@ -5,7 +5,7 @@ python tests/bench/bench_recording.py [METRICS_PAGE]
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -92,10 +92,13 @@ def bench_page(page: str) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("page", type=Path, nargs="*", help="a saved /metrics page")
+    pages = parser.parse_args().page
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         (root / "turn").mkdir()
         bench_turn(root / "turn")
         bench_master(root)
-    for name in sys.argv[1:]:
-        bench_page(Path(name).read_text(encoding="utf-8"))
+    for page in pages:
+        bench_page(page.read_text(encoding="utf-8"))

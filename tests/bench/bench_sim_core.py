@@ -8,8 +8,8 @@ and on one.
 Figures from a loaded machine are lower bounds.
 """
 
+import argparse
 import random
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,7 +103,9 @@ def run(load: Load) -> None:
 
 
 def main() -> None:
-    for load in LOADS + (GROWTH if "--growth" in sys.argv[1:] else ()):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--growth", action="store_true", help="more sessions and replicas, too")
+    for load in LOADS + (GROWTH if parser.parse_args().growth else ()):
         run(load)
 
 

@@ -6,9 +6,9 @@ they add, beside what one copy of each session's text would take.
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -27,7 +27,9 @@ def resident_mb() -> float:
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sessions", type=int, nargs="?", default=1000)
+    count = parser.parse_args().sessions
     scenario = load(SCENARIO)
     before_s = time.process_time()
     corpus = Corpus()

@@ -1,6 +1,6 @@
 """Prints how often 95 % intervals cover the truth in simulated paired experiments.
 
-python tests/bench/coverage_of_intervals.py [EXPERIMENTS [POPULATION ...]]
+python tests/bench/coverage_of_intervals.py [--experiments N] [--population NAME ...]
 
 Four arms (a 2 x 2 of two settings) share sessions and turns; sessions are of unequal length. The
 truth is the difference of the populations' statistics, from two million draws.
@@ -8,7 +8,7 @@ truth is the difference of the populations' statistics, from two million draws.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -158,8 +158,11 @@ def coverage(
 
 
 def main() -> None:
-    experiments = int(sys.argv[1]) if len(sys.argv) > 1 else 500
-    chosen = sys.argv[2:] or list(POPULATIONS)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--experiments", type=int, default=500, metavar="N", help="of each size")
+    parser.add_argument("--population", choices=POPULATIONS, action="append")
+    given = parser.parse_args()
+    experiments, chosen = given.experiments, given.population or list(POPULATIONS)
     print(f"{'population':17} {'sessions x turns':16} {'statistic':10} {'':12} {'covered':>8}")
     wanted = tuple((name, which) for name in NAMES for which in CONTRASTS)
     for label in chosen:
