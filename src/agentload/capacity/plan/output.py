@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +17,7 @@ from agentload.capacity.plan.inputs import version_warning
 from agentload.capacity.plan.planning import Interval, Option, Plan, binding
 from agentload.capacity.plan.search import GROUP, Setting
 from agentload.capacity.plan.slo import Target, in_words
+from agentload.sim.profiles import CostFile
 
 SCHEMA = "agentload.plan/1"
 
@@ -101,10 +102,21 @@ def warnings(plan: Plan) -> list[str]:
                 f"{name}: measured down to {depth:,} tokens, and contexts reach"
                 f" {plan.demand.longest_tokens:,}: extrapolated"
             )
-        text = version_warning(file)
-        if text:
-            found.append(f"{name}: {text}")
+        mine = [option.setting for option in plan.options if option.setting.hardware.name == name]
+        steps = unmeasured_steps([setting.max_num_batched_tokens for setting in mine], file)
+        found += [f"{name}: {text}" for text in (steps, version_warning(file)) if text]
     return found
+
+
+def unmeasured_steps(budgets: Sequence[int], file: CostFile) -> str:
+    """That steps may hold more tokens than any the calibration saw; empty when none do."""
+    measured, most = file.in_force.max_num_batched_tokens, max(budgets, default=0)
+    if measured is None or most <= measured:
+        return ""
+    return (
+        f"steps of more than {measured:,} tokens were not measured, and an option has"
+        f" --max-num-batched-tokens={most}: extrapolated"
+    )
 
 
 def unchecked_limits(target: Target, demand: Demand) -> list[str]:
