@@ -59,6 +59,7 @@ class Peer:
     quit: bool = False
     seq: int = 0
     answered: int = 0
+    final_after: int = 0  # messages with a higher number are final
     refused: str | None = None
     users: int = 0
     last_s: dict[str, float] = field(default_factory=dict)
@@ -176,9 +177,9 @@ class Fleet:
             peer.waiting[name] = peer.waiting.get(name, b"")[offset - before :]
             peer.offsets[name] = offset
         nothing_waits = self.keep_rows or not any(peer.waiting.values())
-        if peer.stopped and nothing_waits and peer.answered == peer.seq:
+        if peer.stopped and nothing_waits and peer.answered > peer.final_after:
             peer.delivered = True
-        elif peer.stopped:
+        elif peer.stopped and peer.answered == peer.seq:
             self._send_rows(peer)
 
     # -- what a peer says ---------------------------------------------------------------------
@@ -197,7 +198,7 @@ class Fleet:
         if peer.stopping:
             self._make_rows(peer, now_s)
             peer.stopped = True
-            peer.seq += 1  # nothing that is still under way counts as the answer to the last one
+            peer.final_after = peer.seq  # what is still under way is answered, too
             self._send_rows(peer)
             peer.send("client_stopped", None)
             peer.send("client_ready", metadata.version("locust"))
