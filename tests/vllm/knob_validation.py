@@ -23,6 +23,7 @@ import numpy as np
 from agentload.capacity.calibrate.probes import Ask, Heard
 from agentload.capacity.cost.engine import engine_of
 from agentload.capacity.plan.draws import CostDraw, central, drawn
+from agentload.sim.core import EngineConfig
 from agentload.sim.profiles import NEWEST, CostFile, InForce, read_cost_file
 from tests.vllm.knob_workload import figures, measured, predicted
 from tests.vllm.server import CLIENT_CPUS, MODEL, ServerError, on_cpus, running_server
@@ -144,14 +145,12 @@ def _heard(path: Path) -> list[list[Heard]]:
     return [[Heard(**{**row, "ask": Ask(**row["ask"])}) for row in part] for part in rounds]
 
 
-def _predicted(
-    rounds: list[list[Heard]], file: CostFile, setting: Setting, draw: CostDraw
-) -> dict[str, float]:
-    found = {**file.in_force.model_dump(), **setting.in_force, "max_model_len": MAX_MODEL_LEN}
-    config = engine_of(InForce(**found), file.version_profile or NEWEST)
+def _predicted(rounds: list[list[Heard]], config: EngineConfig, draw: CostDraw) -> dict[str, float]:
     seen = [predicted(part, config, draw.cost, draw.frontend()) for part in rounds]
-    factor = {name: draw.ttft_factor for name, _ in figures(seen) if name.startswith("TTFT")}
-    return {name: value * factor.get(name, 1.0) for name, value in figures(seen)}
+    return {
+        name: value * (draw.ttft_factor if name.startswith("TTFT") else 1.0)
+        for name, value in figures(seen)
+    }
 
 
 def _table(file: CostFile, settings: Sequence[Setting], folder: Path) -> Iterator[str]:
@@ -167,8 +166,10 @@ def _table(file: CostFile, settings: Sequence[Setting], folder: Path) -> Iterato
             yield f"| {setting.name} | not measured | | | | | |"
             continue
         rounds = _heard(path)
-        guess = _predicted(rounds, file, setting, central(file))
-        draws = [_predicted(rounds, file, setting, draw) for draw in drawn(file, DRAWS, seed=0)]
+        found = {**file.in_force.model_dump(), **setting.in_force, "max_model_len": MAX_MODEL_LEN}
+        config = engine_of(InForce(**found), file.version_profile or NEWEST)
+        guess = _predicted(rounds, config, central(file))
+        draws = [_predicted(rounds, config, draw) for draw in drawn(file, DRAWS, seed=0)]
         for name, value in figures([measured(part) for part in rounds]):
             low, high = (float(q) for q in np.quantile([d[name] for d in draws], (0.05, 0.95)))
             rate = name == "hit rate"

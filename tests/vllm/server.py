@@ -154,8 +154,9 @@ def main() -> int:
     log = install.venv_path() / "server.log"
     print(f"log: {log}", flush=True)
     try:
-        model = {"sliding_window": arguments.sliding_window, "hidden_size": arguments.hidden_size}
-        with running_server(log, flags, **model) as server:
+        with running_server(
+            log, flags, arguments.sliding_window, hidden_size=arguments.hidden_size
+        ) as server:
             print(f"{server.openai_url} serves the model {MODEL!r}", flush=True)
             signal.pause()
     except ServerError as error:

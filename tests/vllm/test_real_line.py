@@ -126,7 +126,8 @@ def test_cached_tokens_are_the_whole_blocks_of_the_prompt_before(line: Line, arm
         assert int(turn["cached_tokens"]) in whole, turn["request_id"]
     # The sessions start side by side: some find the shared prefix in the cache, none finds more.
     starts = [int(turn["cached_tokens"]) for turn in line.turns if turn["turn_index"] == "0"]
-    assert len(starts) >= USERS  # a session that ends is followed by another
+    sessions = {turn["session_id"] for turn in line.turns}
+    assert len(starts) == len(sessions) >= USERS  # a session that ends is followed by another
     assert set(starts) <= {0, PREFIX_TOKENS // block * block}
 
 

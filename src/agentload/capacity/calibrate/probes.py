@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
@@ -102,13 +102,12 @@ def cold(tokens: int, metronome_tokens: int, after_s: float) -> Probe:
 
 
 def warming(tokens: int, metronome_tokens: int, after_s: float) -> Probe:
-    """C: as `cold`, not looked at: a server's first step of a size makes room, and kernels, for it.
-
-    Twice the usual time was seen on vLLM's CPU build.
+    """C: `cold` with another text, not looked at: a server's first step of a size makes room, and
+    kernels, for it. Twice the usual time was seen on vLLM's CPU build.
     """
-    metronome = _alone(f"W{tokens}", METRONOME, metronome_tokens)
-    asks = (metronome, Ask(f"warming {tokens}", tokens, 0, 2, after_s))
-    return Probe(f"C: first {tokens}, not used", asks, True)
+    metronome, prompt = cold(tokens, metronome_tokens, after_s).asks
+    other = replace(prompt, base=f"W{tokens}")
+    return Probe(f"C: first {tokens}, not used", (metronome, other), True)
 
 
 def pair(tokens: int, metronome_tokens: int, after_s: float) -> Probe:

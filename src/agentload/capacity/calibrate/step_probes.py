@@ -144,19 +144,14 @@ def last_step(metronome: Heard, prompt: Heard) -> int | None:
     return int(done[at]) - sum(prompt.tokens[1 : own + 1])
 
 
-def _between(metronome: Heard, step: int) -> tuple[Array, Array, int]:
-    """Marks, and the index of the first at which that step was done."""
-    done, stamps = marks(metronome)
-    return done, stamps, int(np.searchsorted(done, step))
-
-
 def window(metronome: Heard, prompt: Heard) -> Window | None:
     """The metronome's gaps between a prompt's sending and its first token; None if hidden."""
     step = last_step(metronome, prompt)
     usual_s = usual_gap_s(metronome, prompt.sent_s)
     if step is None or usual_s is None:
         return None
-    done, stamps, end = _between(metronome, step)
+    done, stamps = marks(metronome)
+    end = int(np.searchsorted(done, step))
     gaps, steps = [], []
     while 0 < end < len(done) and stamps[end] > prompt.sent_s:
         later = max(0, int(done[end]) - step)  # steps that hold nothing of the prompt any more
@@ -191,7 +186,8 @@ def cold_stretches(
     sizes = chunks_of(prompt.prompt_tokens - cached, chunk)
     starts = [cached + chunk * number for number in range(len(sizes))]
     before = step - len(sizes)  # steps done when the first began
-    done, stamps, last = _between(metronome, step)
+    done, stamps = marks(metronome)
+    last = int(np.searchsorted(done, step))
     first = int(np.searchsorted(done, before, side="right")) - 1
     if first < 0 or last >= len(done):
         return [], 0.0
